@@ -22,7 +22,7 @@ def killed(folder: Path, fate: str) -> str:
     """The store of a turn whose process died like this."""
     store = f"sqlite:///{folder}/talk.db"
     ran = subprocess.run(
-        warm_program("-m", "tests.support.crashing_answers", store, "typed"),
+        warm_program("-m", "tests.support.crashing_answers", store),
         cwd=ROOT,
         env={**os.environ, "FATE": fate},
         check=False,

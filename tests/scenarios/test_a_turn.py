@@ -1,18 +1,29 @@
-"""Turns of a scripted model over real tools: what the loop does, and what it leaves in the log."""
+"""Turns of a scripted model over real tools: rounds, limits, how a turn ends, and what it leaves in the log."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, TypeVar
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
-from loopline import BaseWorkflow, Bundle, BundleError, LooplineError, TurnPayload, TurnResult
-from loopline.conversations import Conversation
+from loopline import BaseWorkflow, Bundle, LooplineError, TurnPayload, TurnResult
 from loopline.errors import AttachmentError
-from loopline.models import ToolMessage, UserMessage
-from loopline.testing import Call, Fail, Raw, Refuse, Say, ScriptedModel, ScriptError
+from loopline.models import (
+    Capabilities,
+    Prompt,
+    ProtocolName,
+    Reply,
+    StopReason,
+    TextDelta,
+    ToolCall,
+    Usage,
+    UserMessage,
+)
+from loopline.prompt import replayed_rounds
+from loopline.react import Limits, PresetName, ReactStateV2, Reminder, Stop, channels, nodes
+from loopline.testing import Call, Fail, FakeClock, Say, ScriptedModel, ScriptError
 from loopline.testing.scripted import Entry
 from loopline.timeline import (
     Block,
@@ -23,20 +34,22 @@ from loopline.timeline import (
     Notice,
     PlanAck,
     RoundStart,
+    Timeline,
     ToolResult,
     ToolStarted,
 )
 from tests.support.scripted_conversation import talking
-
-T = TypeVar("T")
-
-
-async def left(talk: Conversation, kind: type[T]) -> list[T]:
-    return [block.body for block in await talk.blocks() if isinstance(block.body, kind)]
-
-
-def types(blocks: Sequence[Block]) -> list[str]:
-    return [block.type for block in blocks]
+from tests.support.workbench import (
+    Desk,
+    Spoken,
+    at_work,
+    bodies,
+    decisions,
+    results,
+    shown,
+    types,
+    workbench,
+)
 
 
 async def test_an_answer_may_rest_on_a_tool_and_its_result_reads_again() -> None:
@@ -50,7 +63,7 @@ async def test_an_answer_may_rest_on_a_tool_and_its_result_reads_again() -> None
 async def test_every_step_is_in_the_log_in_its_order() -> None:
     async with talking([Say("on it", Call("play.alone", text="x")), "Done."]) as talk:
         await talk.say("go")
-        assert types(await talk.blocks()) == [
+        assert await types(talk) == [
             "user.prompt",
             "turn.header",
             "react.round.start",
@@ -66,95 +79,11 @@ async def test_every_step_is_in_the_log_in_its_order() -> None:
         ]
 
 
-async def test_a_tool_that_refuses_is_told_to_the_model_and_not_to_the_user() -> None:
-    script = ScriptedModel(
-        [
-            Say(
-                "",
-                Call("play.fail", message="not today"),
-                Call("play.crash"),
-                Call("play.nowhere"),
-                Call("play.look", txt=1),
-            ),
-            Say("Sorry."),
-        ]
-    )
-    async with talking(script) as talk:
-        result = await talk.say("try")
-    assert result.answer == "Sorry."
-    texts = [m.text for m in script.requests[-1].messages if isinstance(m, ToolMessage)]
-    assert "not today" in texts[0]
-    assert "broken" in texts[1]
-    assert "no tool 'play.nowhere'" in texts[2]
-    assert "txt" in texts[3]
-
-
-async def test_results_are_shown_in_the_order_of_their_calls() -> None:
-    names = ["play.alone", "play.look", "play.find", "play.look"]
-    arguments = [{"text": "a"}, {"text": "b"}, {"url": "https://example.com"}, {"text": "d"}]
-    calls = [Call(n, **a) for n, a in zip(names, arguments, strict=True)]
-    script = ScriptedModel([Say("", *calls), "Done."])
-    async with talking(script) as talk:
-        await talk.say("go")
-    shown = [m.call_id for m in script.requests[-1].messages if isinstance(m, ToolMessage)]
-    assert shown == ["c1", "c2", "c3", "c4"]
-
-
-async def test_calls_that_write_one_key_keep_their_order_and_each_begins_once(
-    tmp_path: Path,
-) -> None:
-    ledger = tmp_path / "ledger"
-    calls = [Call("play.note", name="n", ledger=str(ledger)) for _ in range(5)]
-    async with talking([Say("", *calls), "Done."]) as talk:
-        await talk.say("write")
-        starts = [item.call_id for item in await left(talk, ToolStarted)]
-    written = [line.split(":")[1].split()[0] for line in ledger.read_text().splitlines()]
-    assert written == starts == ["c1", "c2", "c3", "c4", "c5"]
-
-
 async def test_only_reads_begin_without_a_start_block() -> None:
     script: list[Entry] = [Say("", Call("play.look"), Call("play.alone", text="x")), "Done."]
     async with talking(script) as talk:
         await talk.say("go")
-        assert [item.call_id for item in await left(talk, ToolStarted)] == ["c2"]
-
-
-async def test_an_answer_waits_when_the_user_has_said_something_more() -> None:
-    script = ScriptedModel(["Hello.", "Hello, and bonjour."])
-    async with talking(script) as talk:
-        async for event in talk.stream("greet me"):
-            if isinstance(event, Block) and isinstance(event.body, RoundStart) and event.round == 1:
-                await talk.followup("in French too")
-        drafts, answers = await left(talk, Draft), await left(talk, Completion)
-    assert [draft.text for draft in drafts] == ["Hello."]
-    assert [answer.text for answer in answers] == ["Hello, and bonjour."]
-    last = script.requests[-1].messages[-1]
-    assert isinstance(last, UserMessage)
-    assert "in French too" in last.text
-
-
-async def test_what_is_said_on_the_last_round_waits_for_the_next_turn() -> None:
-    script = ScriptedModel(["Hello.", "Both."])
-    async with talking(script) as talk:
-        receipts = [
-            await talk.followup("in French too")
-            async for event in talk.stream("greet me", max_iterations=1)
-            if isinstance(event, Block) and isinstance(event.body, RoundStart)
-        ]
-        result = await talk.say("and now?")
-        begun = await left(talk, RoundStart)
-    assert result.answer == "Both."
-    assert begun[-1].takes == (receipts[0].seq, receipts[0].seq + 4)
-
-
-async def test_a_malformed_reply_is_asked_for_once_more_and_then_taken_as_it_is() -> None:
-    script = [Raw("no json here"), Raw("still none")]
-    async with talking(ScriptedModel(script, tool_call=False, json_mode=True)) as talk:
-        result = await talk.say("go")
-        notices, (answer,) = await left(talk, Notice), await left(talk, Completion)
-    assert len(notices) == 1
-    assert "JSON" in notices[0].text
-    assert (result.answer, answer.flag, result.ok) == ("still none", "unparsed", True)
+        assert [item.call_id for item in await bodies(talk, ToolStarted)] == ["c2"]
 
 
 async def test_in_the_json_protocol_tools_work_as_in_the_native_one() -> None:
@@ -172,26 +101,11 @@ async def test_in_the_json_protocol_tools_work_as_in_the_native_one() -> None:
     assert last.text == "[tc:turn_1.c1.result]\nseen tea"
 
 
-async def test_at_the_limit_the_answer_is_forced_without_calls() -> None:
-    script = ScriptedModel([Call("play.look"), Call("play.look"), "What I have."])
-    async with talking(script) as talk:
-        result = await talk.say("go", max_iterations=2)
-        (answer,) = await left(talk, Completion)
-    assert (result.answer, result.exit_reason, result.ok) == (
-        "What I have.",
-        "max_iterations",
-        False,
-    )
-    assert answer.flag == "forced"
-    assert not script.requests[-1].options.allow_calls
-    assert script.requests[-1].tools == script.requests[0].tools
-
-
 async def test_at_the_limit_a_summary_stands_in_when_the_model_only_calls() -> None:
     script: list[Entry] = [Call("play.look"), Call("play.look")]
     async with talking(script) as talk:
         result = await talk.say("go", max_iterations=1)
-        (answer,) = await left(talk, Completion)
+        (answer,) = await bodies(talk, Completion)
     assert answer.flag == "summary"
     assert "play.look (c1): OK" in result.answer
 
@@ -199,23 +113,27 @@ async def test_at_the_limit_a_summary_stands_in_when_the_model_only_calls() -> N
 async def test_a_model_that_fails_ends_the_turn_with_what_was_done_and_the_reason() -> None:
     async with talking([Call("play.look"), Fail("no connection", after="Half an ans")]) as talk:
         result = await talk.say("go")
-        (end,) = await left(talk, Exit)
+        (end,) = await bodies(talk, Exit)
     assert (result.exit_reason, result.ok) == ("error", False)
     assert "no connection" in result.error
     assert "play.look (c1): OK" in result.answer
     assert end.error == result.error
 
 
-async def test_any_error_of_a_model_is_a_result_and_not_a_crash() -> None:
-    async with talking([Fail(RuntimeError("socket closed"))]) as talk:
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (RuntimeError("socket closed"), "RuntimeError: socket closed"),
+        (LooplineError("no key set"), "no key set"),
+    ],
+)
+async def test_any_error_of_a_model_is_a_result_and_not_a_crash(
+    error: Exception, text: str
+) -> None:
+    async with talking([Fail(error)]) as talk:
         result = await talk.say("go")
     assert (result.exit_reason, result.ok) == ("error", False)
-    assert "RuntimeError: socket closed" in result.error
-
-
-async def test_a_refusal_is_an_exit_of_its_own() -> None:
-    async with talking([Refuse()]) as talk:
-        assert (await talk.say("go")).exit_reason == "refused"
+    assert text in result.error
 
 
 async def test_a_cited_source_is_in_the_result_and_an_unknown_number_is_set_apart() -> None:
@@ -229,23 +147,9 @@ async def test_a_cited_source_is_in_the_result_and_an_unknown_number_is_set_apar
     ]
     async with talking(script) as talk:
         result = await talk.say("go")
-        (answer,) = await left(talk, Completion)
+        (answer,) = await bodies(talk, Completion)
     assert [source.url for source in result.sources] == ["https://b.org", "https://example.com/a"]
     assert (answer.sources_used, answer.unknown_sources) == ((2, 1), (9,))
-
-
-async def test_a_source_keeps_its_number_when_it_is_found_again() -> None:
-    script: list[Entry] = [
-        Call("play.find", url="https://example.com/a"),
-        Call("play.find", url="https://EXAMPLE.com:443/a/?utm_source=x#top"),
-        Call("play.find", url="http://10.0.0.80:80/a"),
-        "Done.",
-    ]
-    async with talking(script) as talk:
-        await talk.say("go")
-        results = await left(talk, ToolResult)
-    assert ["[[S:1]]" in result.text for result in results] == [True, True, False]
-    assert "[[S:2]]" in results[2].text
 
 
 async def test_notes_acknowledge_steps_of_the_current_plan() -> None:
@@ -255,19 +159,12 @@ async def test_notes_acknowledge_steps_of_the_current_plan() -> None:
     )
     async with talking(script) as talk:
         result = await talk.say("go")
-        acks = await left(talk, PlanAck)
-    assert result.answer == "Here."
+        acks = await bodies(talk, PlanAck)
+        [plan_state] = Timeline(await talk.blocks()).plans.latest.values()
+    assert (result.answer, plan_state.status) == ("Here.", "complete")
     assert [ack.changes for ack in acks] == [{"1": "done"}, {"2": "done"}]
     assert "(current)\n□ [1] look\n□ [2] answer" in script.requests[1].tail
     assert "✓ [1] look\n□ [2] answer" in script.requests[2].tail
-
-
-async def test_a_round_that_changes_a_plan_acknowledges_nothing() -> None:
-    first = Call("react.plan", mode="new", steps=["look"])
-    second = Call("react.plan", mode="new", steps=["look again"])
-    async with talking([first, Say("✓ [1]", second), "Done."]) as talk:
-        await talk.say("go")
-        assert await left(talk, PlanAck) == []
 
 
 async def test_an_open_plan_is_announced_in_the_next_turn() -> None:
@@ -299,23 +196,6 @@ async def test_an_empty_message_is_refused_before_anything_is_recorded() -> None
         assert await talk.blocks() == []
 
 
-class Failing(BaseWorkflow):
-    """A workflow whose own code breaks."""
-
-    async def process(self, payload: TurnPayload) -> TurnResult:
-        raise ZeroDivisionError("by design")
-
-
-async def test_an_error_in_a_bundle_names_its_file_and_line_and_closes_the_turn() -> None:
-    bundle = Bundle(id="failing", workflow=Failing)
-    async with talking([], bundle=bundle) as talk:
-        with pytest.raises(BundleError, match=r"test_a_turn\.py:\d+.*by design"):
-            await talk.say("go")
-        (end,) = await left(talk, Exit)
-        assert end.reason == "error"
-        assert "by design" in end.error
-
-
 class Direct(BaseWorkflow):
     """Answers without a model, keeps something, and judges itself."""
 
@@ -343,7 +223,7 @@ async def test_feedback_is_kept_with_its_turn_and_an_unknown_turn_is_refused() -
         await talk.feedback("turn_1", "ok", text="good")
         with pytest.raises(LooplineError, match="no turn 'turn_7': here is turn_1"):
             await talk.feedback("turn_7", "ok")
-        assert types(await talk.blocks())[-1] == "turn.feedback"
+        assert (await types(talk))[-1] == "turn.feedback"
 
 
 async def test_feedback_that_is_longer_than_a_message_may_be_is_refused() -> None:
@@ -351,7 +231,7 @@ async def test_feedback_that_is_longer_than_a_message_may_be_is_refused() -> Non
         await talk.say("go")
         with pytest.raises(AttachmentError, match="600,000 bytes of text"):
             await talk.feedback("turn_1", "ok", text="x" * 600_000)
-        assert "turn.feedback" not in types(await talk.blocks())
+        assert "turn.feedback" not in await types(talk)
 
 
 async def test_feedback_is_announced_in_every_turn_while_the_providers_cache_is_warm() -> None:
@@ -368,26 +248,6 @@ async def test_feedback_is_announced_in_every_turn_while_the_providers_cache_is_
     assert told == [False, True, True]
 
 
-async def test_stopping_leaves_a_turn_that_the_next_one_continues_from() -> None:
-    script = ScriptedModel([Say("", Call("play.alone", text="x"), Call("play.look")), "Continued."])
-    async with talking(script) as talk:
-        async for event in talk.stream("go"):
-            if isinstance(event, Block) and isinstance(event.body, ToolStarted):
-                await talk.stop()
-        (end,) = await left(talk, Exit)
-        results = await left(talk, ToolResult)
-        assert end.reason == "stopped"
-        assert {result.status for result in results} <= {"stopped", "ok"}
-        assert len(results) == 2
-        result = await talk.say("go on")
-    assert result.answer == "Continued."
-    assert len(await_decisions(script)) == 2
-
-
-def await_decisions(script: ScriptedModel) -> list[str]:
-    return [request.purpose for request in script.requests]
-
-
 async def test_there_is_nothing_to_carry_on_when_every_turn_has_ended() -> None:
     async with talking(["Yes."]) as talk:
         await talk.say("go")
@@ -395,12 +255,425 @@ async def test_there_is_nothing_to_carry_on_when_every_turn_has_ended() -> None:
             await talk.resume()
 
 
-async def test_decisions_carry_what_the_model_reported() -> None:
-    from loopline.models import Usage
+async def test_channels_are_reduced_from_the_blocks_of_a_turn() -> None:
+    script = ScriptedModel(
+        [
+            Say("", Call("play.look"), usage=Usage(input_tokens=10, output_tokens=5)),
+            Say("Done.", usage=Usage(input_tokens=20, output_tokens=10)),
+        ]
+    )
+    async with talking(script) as talk:
+        await talk.say("go")
+        blocks = await talk.blocks()
+    after_call = [block for block in blocks if block.seq <= 5]
+    waiting = channels(Timeline(after_call), 1)
+    ended_channels = channels(Timeline(blocks), 1)
+    assert (waiting.turn, waiting.pending_tools) == (1, ("c1",))
+    assert (ended_channels.turn, ended_channels.pending_tools, ended_channels.llm_response) == (
+        2,
+        (),
+        "Done.",
+    )
+    assert (
+        ended_channels.input_tokens,
+        ended_channels.output_tokens,
+        ended_channels.stop_reason,
+    ) == (30, 15, "stop")
+    assert ended_channels.messages[: len(waiting.messages)] == waiting.messages
 
-    usage = Usage(input_tokens=10, output_tokens=2)
-    async with talking([Say("", Call("play.look"), usage=usage), Say("Yes.", usage=usage)]) as talk:
+
+async def test_every_step_of_a_turn_belongs_to_a_node() -> None:
+    async with talking([Call("play.look"), "Done."]) as talk:
+        await talk.say("go")
+        walked = [node for node, _ in nodes(await talk.blocks())]
+    assert walked == [
+        "prepare",
+        "call_llm",
+        "route_after",
+        "execute_tools",
+        "prepare",
+        "call_llm",
+        "finalize",
+        "finalize",
+    ]
+
+
+async def test_the_time_is_told_in_the_time_zone_of_the_user_too() -> None:
+    model = ScriptedModel(["One.", "Two."])
+    async with at_work(model) as talk:
+        await talk.say("go", time_zone="Asia/Kolkata")
+        await talk.say("go")
+    lines = [request.tail.splitlines()[1] for request in model.requests]
+    assert lines == [
+        "[TIME] 2026-01-01 00:00 UTC, 2026-01-01 05:30 Asia/Kolkata  [TURN] turn_1",
+        "[TIME] 2026-01-01 00:00 UTC  [TURN] turn_2",
+    ]
+
+
+class Busy:
+    """Takes its time for a call and then answers; `meanwhile` the user says more."""
+
+    name = "busy"
+    capabilities = Capabilities()
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+        self.tails = list[str]()
+        self.asked = asyncio.Event()
+        self.said = asyncio.Event()
+
+    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+        self.tails.append(prompt.tail)
+        if len(self.tails) == 1:
+            self.asked.set()
+            await self.said.wait()
+            self.clock.advance(95)
+            call = ToolCall(name="w.look", arguments={})
+            yield Reply(text="", calls=(call,), stop_reason="tool_use")
+        else:
+            yield Reply(text="Done.")
+
+
+async def test_how_long_the_turn_has_run_and_which_prompts_wait_is_told() -> None:
+    clock = FakeClock()
+    model = Busy(clock)
+    async with at_work(model, clock=clock) as talk:
+        first = asyncio.create_task(talk.say("go"))
+        await model.asked.wait()
+        later = asyncio.create_task(talk.say("and then"))
+        for _ in range(1_000):
+            if await talk.blocks(types="user.prompt", turn="turn_2"):
+                break
+        model.said.set()
+        await asyncio.gather(first, later)
+        blocks = await talk.blocks()
+    assert model.tails[1].splitlines()[1:] == [
+        "[TIME] 2026-01-01 00:01 UTC  [TURN] turn_1, running for 0:01:35",
+        "[WAITING] ar:turn_2.user.prompt",
+    ]
+    assert "[WAITING]" not in model.tails[2]
+    assert [replayed_round.divergence for replayed_round in replayed_rounds(Timeline(blocks))] == [
+        None
+    ] * 3
+
+
+def calls(number: int) -> list[ToolCall]:
+    return [Call("w.count", number=n) for n in range(1, number + 1)]
+
+
+async def test_one_loop_goes_on_until_nothing_more_is_called() -> None:
+    model = ScriptedModel([Call("w.look", text="tea"), "Tea."])
+    async with at_work(model) as talk:
+        assert (await talk.say("go")).answer == "Tea."
+    assert len(model.requests) == 2
+
+
+async def test_a_round_is_one_decision_with_all_its_calls() -> None:
+    async with at_work([Say("", *calls(3)), Say("", *calls(2)), "Done."]) as talk:
         result = await talk.say("go")
-        decisions = await left(talk, Decision)
-    assert result.usage == Usage(input_tokens=20, output_tokens=4)
-    assert [decision.usage for decision in decisions] == [usage, usage]
+        rounds = [block.round for block in await talk.blocks() if block.type == "react.tool.result"]
+        assert len(await bodies(talk, RoundStart)) == result.rounds == 3
+    assert rounds == [1, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("preset", "most"),
+    [("kdcube", 15), ("fim", 50), ("nadoo", 10), ("chatcli", 30), ("chatcli", 7)],
+)
+async def test_an_endless_caller_makes_as_many_decisions_as_the_preset_says(
+    preset: PresetName, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if most == 7:
+        monkeypatch.setenv("CHATCLI_AGENT_WORKER_MAX_TURNS", "7")
+    model = ScriptedModel([*calls(most), "What there is."], strict=False)
+    async with at_work(model, workbench(preset=preset, cycle_warning_rounds=0)) as talk:
+        result = await talk.say("go")
+    assert (result.rounds, result.exit_reason) == (most, "max_iterations")
+
+
+async def test_at_the_limit_a_summary_tells_how_each_call_ended() -> None:
+    used = Usage(input_tokens=10, output_tokens=5)
+    called = ("w.look", "w.fail", "w.nothing")
+    model = ScriptedModel([Say("", Call(name), usage=used) for name in called])
+    async with at_work(model) as talk:
+        result = await talk.say("go", max_iterations=3, on_exhausted="summary")
+    assert result.answer.splitlines() == [
+        "There is no answer: the round limit was reached.",
+        "This is what was done:",
+        "- w.look (c1): OK",
+        "- w.fail (c2): ERROR (error)",
+        "- w.nothing (c3): OK",
+    ]
+    assert (result.rounds, result.exit_reason, len(model.requests)) == (3, "max_iterations", 3)
+    assert result.usage == used + used + used
+
+
+async def test_at_the_limit_an_answer_is_asked_for_without_calls() -> None:
+    model = ScriptedModel([*calls(2), "So far, two."])
+    async with at_work(model) as talk:
+        result = await talk.say("go", max_iterations=2)
+        (answer,) = await bodies(talk, Completion)
+    assert (result.answer, result.exit_reason, answer.flag) == (
+        "So far, two.",
+        "max_iterations",
+        "forced",
+    )
+    assert result.rounds == 2
+    assert [request.options.allow_calls for request in model.requests] == [True, True, False]
+
+
+async def test_at_the_limit_all_that_was_collected_may_be_the_answer() -> None:
+    async with at_work([Call("w.look", text=text) for text in ("tea", "cake", "pie")]) as talk:
+        result = await talk.say("go", max_iterations=3, on_exhausted="partial")
+        (answer,) = await bodies(talk, Completion)
+    assert [text in result.answer for text in ("seen tea", "seen cake", "seen pie")] == [True] * 3
+    assert (answer.flag, result.exit_reason, result.error) == ("partial", "max_iterations", "")
+
+
+async def test_an_answer_of_collected_results_is_bounded_and_names_what_was_cut() -> None:
+    script: list[Entry] = [
+        *(Call("w.big", size=3_000_000) for _ in range(3)),
+        Call("w.count", number=7),
+    ]
+    async with at_work(script, workbench(preset="chatcli", max_iterations=4)) as talk:
+        result = await talk.say("go")
+        [whole_item] = await talk.read(["tc:turn_1.c2.result"])
+    assert len(result.answer) < 31_000
+    assert result.answer.count("more characters: tc:turn_1.c") == 3
+    assert result.answer.endswith("- w.count (c4): OK\n7")
+    assert len(whole_item.text) > 10_000
+
+
+async def test_an_answer_may_end_any_round() -> None:
+    model = ScriptedModel(["At once."])
+    async with at_work(model) as talk:
+        result = await talk.say("go", early_stop=True)
+    assert (result.answer, result.rounds, result.exit_reason) == ("At once.", 1, "complete")
+    assert len(model.requests) == 1
+
+
+async def test_without_early_stop_the_answer_of_the_last_round_counts() -> None:
+    model = ScriptedModel(["One.", "Two.", "Three."])
+    async with at_work(model) as talk:
+        result = await talk.say("go", early_stop=False, max_iterations=3)
+        drafts = await bodies(talk, Draft)
+    assert (result.answer, result.rounds, result.exit_reason) == ("Three.", 3, "complete")
+    assert [draft.text for draft in drafts] == ["One.", "Two."]
+    assert "this was round 1 of at least 3" in shown(model.requests[1])
+    assert "this was round 2 of at least 3" in shown(model.requests[2])
+
+
+async def test_when_its_time_is_over_a_turn_keeps_what_it_has() -> None:
+    desk = Desk()
+    script: list[Entry] = [
+        Call("w.look", text="tea"),
+        Say("", Call("w.hang"), Call("w.sleep", seconds=90)),
+    ]
+    async with at_work(script, workbench(desk), clock=desk.clock) as talk:
+        result = await talk.say("go", deadline_seconds=60)
+        cut = [result.status for result in await bodies(talk, ToolResult)]
+    assert result.exit_reason == "deadline"
+    assert "w.look (c1): OK" in result.answer
+    assert cut == ["ok", "stopped", "stopped"]
+
+
+async def test_nothing_is_asked_that_the_budget_does_not_cover() -> None:
+    dear = Usage(input_tokens=90_000, output_tokens=30_000)
+    model = ScriptedModel([Say("", Call("w.look"), usage=dear)])
+    async with at_work(model) as talk:
+        result = await talk.say("go", max_tokens=100_000)
+    assert (result.exit_reason, len(model.requests)) == ("budget", 1)
+    assert result.answer.startswith("There is no answer: the budget of the turn was spent.")
+    assert "w.look (c1): ERROR (stopped)" in result.answer
+
+
+async def test_a_turn_that_is_stopped_keeps_what_it_has_and_leaves_nothing_running() -> None:
+    desk = Desk()
+    before = asyncio.all_tasks()
+    script: list[Entry] = [
+        Call("w.look", text="tea"),
+        Say("", Call("w.hang"), Call("w.write", path="a", ticks=10_000)),
+    ]
+    async with at_work(script, workbench(desk)) as talk:
+        async for event in talk.stream("go"):
+            if isinstance(event, Block) and isinstance(event.body, ToolStarted):
+                await talk.stop()
+        stopped = [result.status for result in await bodies(talk, ToolResult)]
+        (end,) = await bodies(talk, Exit)
+        last = (await types(talk))[-1]
+    assert (stopped, end.reason, last) == (["ok", "stopped", "stopped"], "stopped", "react.exit")
+    assert asyncio.all_tasks() == before
+
+
+async def test_each_decision_says_why_the_model_stopped() -> None:
+    call = ToolCall(name="w.look", arguments={})
+    model = Spoken(
+        Reply(calls=(call,), stop_reason="tool_use"),
+        Reply(text="It goes", stop_reason="length"),
+        Reply(text=" on.", stop_reason="stop"),
+        Reply(stop_reason="refusal"),
+    )
+    async with at_work(model) as talk:
+        first, second = await talk.say("go"), await talk.say("go")
+        reasons = [decision.stop_reason for decision in await bodies(talk, Decision)]
+    assert reasons == ["tool_use", "length", "stop", "refusal"]
+    assert (first.answer, second.exit_reason, second.ok) == ("It goes on.", "refused", False)
+
+
+async def test_usage_is_the_sum_over_all_requests_of_the_turn() -> None:
+    def used(given: int, made: int) -> Usage:
+        return Usage(input_tokens=given, output_tokens=made)
+
+    model = ScriptedModel(
+        [Say("", Call("w.look"), usage=used(10, 5)), Say("Brief.", usage=used(20, 10)),
+         Say("Long.", usage=used(3, 2))],
+        aux={"selection": [Say("", Call("select_tools", tools=["w.look"]), usage=used(1, 1))]},
+    )  # fmt: skip
+    async with at_work(model) as talk:
+        result = await talk.say("go", select_tools=True, answer_mode="synthesize")
+        decisions = await bodies(talk, Decision)
+    assert (result.answer, result.usage) == ("Long.", used(34, 18))
+    assert [decision.usage for decision in decisions] == [used(10, 5), used(20, 10), used(3, 2)]
+
+
+async def test_a_reply_that_was_cut_off_is_continued_with_more_room() -> None:
+    model = Spoken(Reply(text="Half an ", stop_reason="length"), Reply(text="answer."))
+    async with at_work(model) as talk:
+        result = await talk.say("go")
+    first, second = (request.options.output_limit or 0 for request in model.requests)
+    assert (result.answer, result.ok) == ("Half an answer.", True)
+    assert second > first
+
+
+@pytest.mark.parametrize(
+    ("protocol", "pieces"),
+    [
+        ("native", ["Half an ", "answer."]),
+        ("json", ['{"action": "final_answer", "answer": "Half', ' an answer."}']),
+        ("tagged", ["I know.<channel:answer>Half an", " answer.</channel:answer>"]),
+        ("thought_action", ["Thought: I know.\nFinal Answer: Half", " an ", "answer."]),
+    ],
+)
+async def test_what_was_cut_off_is_read_together_with_what_follows(
+    protocol: ProtocolName, pieces: list[str]
+) -> None:
+    cut = [Reply(text=piece, stop_reason="length") for piece in pieces[:-1]]
+    async with at_work(Spoken(*cut, Reply(text=pieces[-1]))) as talk:
+        result = await talk.say("go", protocol=protocol)
+        (answer,) = await bodies(talk, Completion)
+    assert (result.answer, result.rounds, answer.flag) == ("Half an answer.", len(pieces), "")
+
+
+@pytest.mark.parametrize(
+    ("limits", "ends"),
+    [
+        (Limits(), ("length",) * 4),
+        (Limits(protocol="tagged"), ("length",) * 4),
+        (Limits(answer_mode="synthesize"), ("stop", "length")),
+        (Limits(max_iterations=1, on_exhausted="force"), ("tool_use", "length")),
+    ],
+)
+async def test_an_answer_that_stays_cut_off_is_truncated(
+    limits: Limits, ends: tuple[StopReason, ...]
+) -> None:
+    call = ToolCall(name="w.look", arguments={})
+    replies = [
+        Reply(text="Half", stop_reason=end, calls=(call,) if end == "tool_use" else ())
+        for end in ends
+    ]
+    async with at_work(Spoken(*replies, Reply(text="Whole."))) as talk:
+        cut = await talk.say("go", **limits)
+        whole = await talk.say("go")
+    assert cut.answer.startswith("Half")
+    assert (cut.truncated, whole.truncated) == (True, False)
+
+
+async def test_a_call_that_was_cut_off_is_completed_and_runs() -> None:
+    desk = Desk()
+    reply = Reply(text='<tool_call name="w.look">{"text": "te', stop_reason="length")
+    model = Spoken(reply, Reply(text='a"}</tool_call>'), Reply(text="Tea."))
+    async with at_work(model, workbench(desk, protocol="tagged")) as talk:
+        assert (await talk.say("go")).answer == "Tea."
+    assert desk.began == ["tea"]
+
+
+async def test_a_model_that_begins_anew_is_read_by_itself() -> None:
+    whole_text = '{"action": "final_answer", "answer": "Whole."}'
+    model = Spoken(Reply(text='{"action": "fin', stop_reason="length"), Reply(text=whole_text))
+    async with at_work(model) as talk:
+        assert (await talk.say("go", protocol="json")).answer == "Whole."
+
+
+@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
+async def test_the_same_calls_again_and_again_end_the_turn(order: tuple[str, str]) -> None:
+    def both(*texts: str) -> Say:
+        return Say("", *[Call("w.look", text=f" {text} ") for text in texts])
+
+    model = ScriptedModel([both("a", "b"), both(*order), both("a", "b"), "Enough."])
+    async with at_work(model) as talk:
+        result = await talk.say("go", stagnation_rounds=3)
+        notices = await bodies(talk, Notice)
+    assert (result.exit_reason, result.answer) == ("stagnation", "Enough.")
+    assert len(decisions(model)) == 3
+    why = "The same calls were made 3 times over: w.look."
+    assert notices == [Notice(code="stagnation", text=why)]
+    assert why in str(model.requests[-1])
+
+
+async def test_rounds_of_another_kind_do_not_count_as_the_same() -> None:
+    same_call = Call("w.look", text="a")
+    async with at_work(
+        [same_call, same_call, Call("w.nothing"), same_call, same_call, "Done."]
+    ) as talk:
+        assert (await talk.say("go", stagnation_rounds=3)).exit_reason == "complete"
+
+
+async def test_a_nudge_is_told_once_between_two_decisions() -> None:
+    def hurry(state: ReactStateV2) -> Reminder | None:
+        return (
+            Reminder("hurry", "Be quick.")
+            if state.iteration == 1 and state.answer is None
+            else None
+        )
+
+    model = ScriptedModel([Call("w.look"), Call("w.look"), "Done."])
+    async with at_work(model, workbench(round_hooks=[hurry])) as talk:
+        await talk.say("go")
+    assert [str(request).count("Be quick.") for request in model.requests] == [0, 1, 1]
+    assert len(results(model.requests[-1])) == 2
+
+
+async def test_why_a_nudge_ended_a_turn_with_the_answer_on_the_table_is_in_the_log() -> None:
+    def enough(state: ReactStateV2) -> Stop | None:
+        return Stop("complete", "This is enough.") if state.answer else None
+
+    async with at_work(["Tea."], workbench(round_hooks=[enough])) as talk:
+        result = await talk.say("go")
+        notices = await bodies(talk, Notice)
+    assert (result.answer, result.exit_reason) == ("Tea.", "complete")
+    assert notices == [Notice(code="complete", text="This is enough.")]
+
+
+async def test_a_call_that_takes_too_long_is_a_result_and_the_others_go_on() -> None:
+    desk = Desk()
+    script: list[Entry] = [Say("", Call("w.hang"), Call("w.sleep", seconds=30)), "Done."]
+    async with at_work(script, workbench(desk), clock=desk.clock) as talk:
+        result = await talk.say("go", tool_timeout_seconds=20)
+        rows = [(result.status, result.text) for result in await bodies(talk, ToolResult)]
+    assert result.answer == "Done."
+    assert ("error", "it was cut off after 20 s") in rows
+
+
+async def test_with_synthesis_the_answer_at_the_limit_is_written_from_the_trace() -> None:
+    model = ScriptedModel([Call("w.look", text="tea"), "Tea, at length."])
+    async with at_work(model) as talk:
+        result = await talk.say("go", max_iterations=1, answer_mode="synthesize")
+    assert (result.answer, result.exit_reason) == ("Tea, at length.", "max_iterations")
+
+
+async def test_a_hook_reads_how_many_decisions_a_turn_may_make() -> None:
+    states = list[ReactStateV2]()
+
+    async with at_work([Call("w.look"), "Done."], workbench(round_hooks=[states.append])) as talk:
+        await talk.say("go")
+    assert [(state.iteration, state.max_iterations) for state in states[:2]] == [(0, 15), (1, 15)]

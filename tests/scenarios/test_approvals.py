@@ -15,13 +15,15 @@ from loopline.clock import Clock
 from loopline.conversations import Conversation
 from loopline.errors import BundleError, LooplineError, StoreError
 from loopline.guards import ask_before
-from loopline.models import Json, JsonObject
+from loopline.models import Json, JsonObject, ToolCall
 from loopline.react import ApprovalLimits, GuardedCall
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import ApprovalMode, MemoryLog, ToolResult, ToolStarted, UserAnswer
 from tests.support.crashing_log import CrashingLog
 from tests.support.crews import Scripts, handoff
+from tests.support.scenario_bundle import bundle
+from tests.support.scripted_conversation import talking
 
 PAID: list[int] = []
 
@@ -112,8 +114,7 @@ async def test_a_function_lets_a_call_run_and_one_that_breaks_asks(store: str) -
 
 async def test_a_call_runs_with_the_arguments_that_the_user_changed(store: str) -> None:
     model = ScriptedModel([Say("", Call("desk.pay", amount=300)), "Done."])
-    async with Harness.open(desk(), store=store, model=model) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, bundle=desk(), store=store) as talk:
         await talk.say("go")
         await talk.resume({"c1": {"approved": True, "arguments": {"amount": 30}}})
         assert PAID == [30]
@@ -144,6 +145,11 @@ async def test_a_call_runs_with_the_arguments_that_the_user_changed(store: str) 
         ({"approved": False, "arguments": {"amount": 3}}, "no arguments"),
         ({"approved": True, "rule": {"scope": "user"}}, "no rule for the user"),
         ("perhaps", "yes or no"),
+        (None, "yes or no"),
+        (1, "yes or no"),
+        (["yes"], "yes or no"),
+        ({"approved": "yes"}, "c1 awaits approval: answer yes or no"),
+        ({}, "yes or no"),
     ],
 )
 async def test_an_answer_that_does_not_fit_is_refused_and_the_call_still_waits(
@@ -285,8 +291,7 @@ async def test_a_call_that_has_not_begun_asks_when_its_rule_is_revoked_and_is_de
     calls = Say("", Call("desk.send", number=2), Call("desk.send", number=3))
     model = ScriptedModel([Call("desk.send", number=1), "One.", calls, "So."], strict=False)
     bundle = Bundle(id="desk", tools=[send])
-    async with Harness.open(bundle, store="memory:", model=model) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, bundle=bundle) as talk:
         await talk.say("go")
         opened.set()
         await talk.resume({"c1": granting()})
@@ -354,15 +359,11 @@ async def test_wherever_the_process_ends_an_edited_approval_runs_at_most_once_an
     crashing = CrashingLog(log)
     model = ScriptedModel([Say("", Call("desk.pay", amount=300)), "Done."], strict=False)
     with suppress(LooplineError):
-        async with Harness.open(desk(), store=crashing, model=model) as harness:
-            talk = harness.conversation("c")
+        async with talking(model, bundle=desk(), store=crashing) as talk:
             await talk.say("go")
             crashing.left = kept
             await talk.resume({"c1": EDITED})
-    async with Harness.open(
-        desk(), store=log, model=ScriptedModel(["Done."], strict=False)
-    ) as harness:
-        talk = harness.conversation("c")
+    async with talking(ScriptedModel(["Done."], strict=False), bundle=desk(), store=log) as talk:
         answers = await talk.blocks(types="user.answer")
         assert len(await talk.blocks(types="approval.rule")) == len(answers)
         if not await talk.blocks(types="react.exit"):
@@ -387,8 +388,7 @@ async def test_a_child_run_keeps_to_the_mode_and_the_rules_of_its_parent(
             "Pay it": [Call("desk.pay", amount=3), handoff("Paid.")],
         }
     )
-    async with Harness.open(desk(agents=[payer]), store=store, model=model) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, bundle=desk(agents=[payer]), store=store) as talk:
         await talk.say("Go")
         await talk.resume({"c1": {"approved": True, **({"rule": RULE} if rules else {})}})
         await talk.set_mode(mode)
@@ -527,8 +527,8 @@ async def test_no_rule_and_no_mode_takes_the_place_of_a_second_person(tmp_path: 
 async def test_an_operator_sets_the_number_of_people_for_a_tool(name: str, store: str) -> None:
     model = ScriptedModel([PAY, "Paid."], strict=False)
     people = {f"react.approval_people.desk.{name}": 3}
-    async with Harness.open(desk(), store=store, model=model, properties=people) as harness:
-        [call] = (await harness.conversation("c").say("go")).pending
+    async with talking(model, bundle=desk(), store=store, properties=people) as talk:
+        [call] = (await talk.say("go")).pending
     assert call.people == 3
 
 
@@ -573,8 +573,7 @@ async def test_a_child_run_waits_for_a_second_person_too(store: str) -> None:
         }
     )
     bundle = Bundle(id="desk", tools=[refund], agents=[payer])
-    async with Harness.open(bundle, store=store, model=model) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, bundle=bundle, store=store) as talk:
         assert [call.people for call in (await talk.say("Go")).pending] == [2]
         assert (await talk.resume({"c1": LESS})).pending
         assert (await talk.resume({"c1": True}, by="bob")).answer == "Done."
@@ -622,3 +621,95 @@ def test_a_number_of_people_below_one_is_refused(count: int) -> None:
         tool(approve=True, people=count)(look.function)
     with pytest.raises(BundleError, match="together with approve"):
         tool(people=2)(look.function)
+
+
+DEAR = Call("life.write", name="dear", text="x")
+ALONE = Call("life.alone", size=5)
+LOOK = Call("life.look", size=5)
+
+
+async def begun(talk: Conversation) -> list[str]:
+    blocks = await talk.blocks(types="react.tool.start")
+    return [block.body.call_id for block in blocks if isinstance(block.body, ToolStarted)]
+
+
+async def ended(talk: Conversation) -> list[tuple[str, str]]:
+    blocks = await talk.blocks(types="react.tool.result")
+    return [(b.body.call_id, b.body.status) for b in blocks if isinstance(b.body, ToolResult)]
+
+
+@pytest.mark.parametrize(
+    ("approves", "starts", "status"),
+    [(True, ["c1", "c3", "c4"], "ok"), (False, ["c3", "c4"], "denied")],
+)
+async def test_what_conflicts_with_a_call_that_waits_for_leave_runs_after_it(
+    approves: bool, starts: list[str], status: str
+) -> None:
+    script: list[Entry] = [Say("", DEAR, LOOK, ALONE, ALONE), "Done."]
+    async with talking(script, bundle=bundle) as talk:
+        paused = await talk.say("go")
+        assert [item.call_id for item in paused.pending] == ["c1"]
+        assert (await begun(talk), await ended(talk)) == ([], [("c2", "ok")])
+        done = await talk.resume({"c1": approves})
+        assert (await begun(talk), (await ended(talk))[1:]) == (
+            starts,
+            [("c1", status), ("c3", "ok"), ("c4", "ok")],
+        )
+    assert (done.exit_reason, done.answer) == ("complete", "Done.")
+
+
+async def test_with_one_of_two_approved_the_rest_still_waits_for_the_other() -> None:
+    other_call = Call("life.write", name="dear", text="y")
+    async with talking([Say("", DEAR, other_call, ALONE), "Done."], bundle=bundle) as talk:
+        await talk.say("go")
+        paused = await talk.resume({"c1": True})
+        assert [item.call_id for item in paused.pending] == ["c2"]
+        assert await ended(talk) == [("c1", "ok")]
+        await talk.resume({"c2": True})
+        assert [call_id for call_id, _ in await ended(talk)] == ["c1", "c2", "c3"]
+
+
+async def test_a_call_that_has_asked_a_question_keeps_nothing_waiting() -> None:
+    asking = Call("life.ask", question="Which?")
+    async with talking([Say("", asking, ALONE), "Done."], bundle=bundle) as talk:
+        await talk.say("go")
+        assert await ended(talk) == [("c2", "ok")]
+        await talk.resume({"c1": "this"})
+        assert await ended(talk) == [("c2", "ok"), ("c1", "ok")]
+
+
+async def test_a_new_prompt_ends_those_that_waited_behind_it_too() -> None:
+    async with talking([Say("", DEAR, ALONE), "Another."], bundle=bundle) as talk:
+        await talk.say("go")
+        assert (await talk.say("never mind")).answer == "Another."
+        assert await begun(talk) == []
+        assert [call_id for call_id, _ in await ended(talk)] == ["c1", "c2"]
+
+
+@pytest.mark.parametrize("between", [[], [ALONE]])
+async def test_the_second_of_two_that_is_approved_first_waits_for_the_first(
+    between: list[ToolCall],
+) -> None:
+    other_call = Call("life.write", name="dear", text="y")
+    script: list[Entry] = [Say("", DEAR, *between, other_call), "Done."]
+    async with talking(script, bundle=bundle) as talk:
+        second = f"c{len(between) + 2}"
+        await talk.say("go")
+        paused = await talk.resume({second: True})
+        assert (paused.exit_reason, [item.call_id for item in paused.pending]) == ("paused", ["c1"])
+        assert (await talk.resume()).exit_reason == "paused"
+        assert await ended(talk) == []
+        done = await talk.resume({"c1": True})
+        assert [call_id for call_id, _ in await ended(talk)] == ["c1", "c2", "c3"][
+            : len(between) + 2
+        ]
+    assert done.answer == "Done."
+
+
+async def test_a_new_prompt_ends_the_turn_in_which_only_the_second_of_two_is_approved() -> None:
+    other_call = Call("life.write", name="dear", text="y")
+    async with talking([Say("", DEAR, other_call), "Another."], bundle=bundle) as talk:
+        await talk.say("go")
+        await talk.resume({"c2": True})
+        assert (await talk.say("never mind")).answer == "Another."
+        assert await begun(talk) == []

@@ -1,13 +1,24 @@
-"""What a user attaches: it comes with what was said, is shown as the model can take it, and stays."""
+"""What a user attaches is checked, also by a virus scanner, is shown as the model can take it, and stays."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, closing, suppress
+from dataclasses import dataclass, replace
 from functools import partial
+from hashlib import md5
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +27,31 @@ import pytest
 from loopline import Attachment, BaseWorkflow, Bundle, Harness, TurnPayload, TurnResult
 from loopline.errors import AttachmentError
 from loopline.files import AttachmentCaps, read_attachments
+from loopline.files.clamd import ClamdScanner
+from loopline.files.formats import check_image, parse_pdf
 from loopline.models import ATTACHMENTS, Attached, AttachmentSupport, Json, Prompt, UserMessage
 from loopline.prompt import attached_files
 from loopline.reader import DocumentError, read_document
-from loopline.testing import Call, Refuse, ScriptedModel
+from loopline.testing import Call, Refuse, Say, ScriptedModel
 from loopline.timeline import RoundStart, Timeline, UserAttachment, checkpoint
+from tests.support.attachment_corpus import (
+    ACTIVE,
+    ENTITIES,
+    POLYGLOTS,
+    RICH_TEXTS,
+    UNKNOWN,
+    Sample,
+    archive,
+    corpus,
+    docx,
+    pdf_with,
+    pptx,
+    xlsx,
+)
+from tests.support.hostile_pdfs import LONG, small_and_large
+from tests.support.pictures import broken, shown
 from tests.support.sample_files import gif, jpeg, pdf, png, webp
+from tests.support.scripted_conversation import talking
 from tests.support.workbench import Desk, at_work, bodies, workbench
 
 PLAN = Attachment("plan.pdf", pdf("The tea is 4711.", "Pie is later."))
@@ -31,7 +61,6 @@ NOTES = Attachment("notes.md", b"# Notes\nGreen tea, 12 tins.\n")
 
 
 def attached(prompt: Prompt) -> list[Attached]:
-    """The files of a request, in order."""
     users = [message for message in prompt.messages if isinstance(message, UserMessage)]
     return [attachment for message in users for attachment in message.attachments]
 
@@ -324,7 +353,6 @@ MB = 1024 * 1024
 
 
 def padded(name: str, data: bytes, size: int) -> list[Attachment]:
-    """A file of that name and size."""
     return [Attachment(name, data.ljust(size, b"\n"))]
 
 
@@ -428,3 +456,379 @@ def test_an_image_is_estimated_at_what_the_dearest_vendor_says(
 ) -> None:
     (file,) = read_attachments(Attachment("x.gif", gif(width, height)), AttachmentCaps())
     assert costs <= attached_files.tokens_of(file, AttachmentSupport()) <= max(2 * costs, 300)
+
+
+CAPS = AttachmentCaps(decode_images=True)
+
+
+def problem(sample: Sample) -> str:
+    """Why a file is refused; empty if it is taken."""
+    try:
+        read_attachments(sample.file, CAPS)
+    except AttachmentError as error:
+        return str(error)
+    return ""
+
+
+def checked_problems(samples: Sequence[Sample]) -> dict[str, str]:
+    """Return the problem of each file by its name, once harmful ones are refused and harmless ones taken."""
+    with ThreadPoolExecutor(4) as pool:
+        problems = dict(zip([s.what for s in samples], pool.map(problem, samples), strict=True))
+    passed = [s.what for s in samples if not s.harmless and not problems[s.what]]
+    refused = {s.what: problems[s.what] for s in samples if s.harmless and problems[s.what]}
+    assert (passed, refused) == ([], {})
+    return problems
+
+
+def test_of_a_sample_harmful_files_are_refused_and_harmless_ones_taken() -> None:
+    assert len(checked_problems(corpus()[::7])) > 40
+
+
+@pytest.mark.campaign
+def test_harmful_files_are_refused_and_harmless_ones_taken() -> None:
+    samples = corpus()
+    problems = checked_problems(samples)
+    unread = [what for what in ACTIVE if "cannot be read" in problems[f"docx with {what}"]]
+    assert unread == []
+    spent = [what for what in ENTITIES if "too much time" in problems[f"docx with {what}"]]
+    assert spent == []
+    hidden = [
+        what for what in POLYGLOTS if "PDF" in what and "alone" not in problems[f"png with {what}"]
+    ]
+    assert hidden == ["a PDF with an archive"]
+    assert {problems[f"rtf with {what}"].partition(":")[0] for what in RICH_TEXTS} == {
+        "x.rtf is RTF with objects, fields or other files"
+    }
+    assert len(samples) >= 285
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "mime", "text"),
+    [
+        ("a.docx", docx("Green tea."), "wordprocessingml.document", "Green tea."),
+        ("a.pptx", pptx("tea"), "presentationml.presentation", "2 tea\n\n10 tea"),
+        ("a.xlsx", xlsx("tea"), "spreadsheetml.sheet", "tea\n\n0\t4711"),
+    ],
+)
+def test_the_text_of_an_office_document_is_read(
+    name: str, data: bytes, mime: str, text: str
+) -> None:
+    [file] = read_attachments(Attachment(name, data), AttachmentCaps())
+    assert file.mime == f"application/vnd.openxmlformats-officedocument.{mime}"
+    assert file.text == text
+
+
+@pytest.mark.parametrize(
+    "data",
+    [archive({"a": "b"}), UNKNOWN["another package of parts"], b"MZ\x90\x00" + b"\0" * 200],
+)
+def test_archives_and_programs_are_accepted_only_if_unknown_types_are(data: bytes) -> None:
+    with pytest.raises(AttachmentError, match=r"an archive|of an unknown type"):
+        read_attachments(Attachment("a.bin", data), AttachmentCaps())
+    [file] = read_attachments(Attachment("a.bin", data), AttachmentCaps(known_types=False))
+    assert file.mime == "application/octet-stream"
+
+
+def test_limits_come_from_the_variables_of_the_seed() -> None:
+    caps = AttachmentCaps.with_environment(
+        {"MODALITY_MAX_IMAGE_BYTES": "1", "MODALITY_MAX_DOC_BYTES": " 2 ", "MESSAGE_MAX_BYTES": "3"}
+    )
+    assert (caps.image_bytes, caps.pdf_bytes, caps.message_bytes) == (1, 2, 3)
+    assert AttachmentCaps.with_environment({"MESSAGE_MAX_BYTES": ""}) == AttachmentCaps()
+    decoding = AttachmentCaps(decode_images=True)
+    assert AttachmentCaps.with_environment({"LOOPLINE_DECODE_IMAGES": "1"}) == decoding
+
+
+@pytest.mark.parametrize("junk", ["0", "-1", "5MB", "1e6", "٣", "1" * 13, "x"])
+def test_a_limit_that_is_no_number_is_an_error(junk: str) -> None:
+    with pytest.raises(AttachmentError, match="MESSAGE_MAX_BYTES is"):
+        AttachmentCaps.with_environment({"MESSAGE_MAX_BYTES": junk})
+
+
+def test_an_image_that_is_cut_off_is_taken_where_none_is_decoded_and_refused_where_all_are() -> (
+    None
+):
+    half = Attachment("half.png", broken()["half a PNG"])
+    [file] = read_attachments(half, AttachmentCaps())
+    assert file.mime == "image/png"
+    with pytest.raises(AttachmentError, match="cannot be decoded"):
+        read_attachments(half, CAPS)
+
+
+def test_decoding_an_image_takes_no_more_time_and_memory_than_it_may() -> None:
+    large = shown()["large.png"]
+    check_image("large.png", large)
+    for limits in ({"memory_bytes": 60_000_000}, {"cpu_seconds": 0}):
+        with pytest.raises(AttachmentError, match=r"takes too much|cannot be decoded"):
+            check_image("large.png", large, **limits)
+
+
+def test_a_pdf_that_takes_too_long_is_refused_and_takes_nothing_of_this_process() -> None:
+    assert len(LONG) < 150_000
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(AttachmentError, match="takes too much time or memory"):
+        parse_pdf("long.pdf", LONG, 500, cpu_seconds=2)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000
+
+
+def test_a_pdf_that_asks_for_too_much_memory_is_read_without_or_refused() -> None:
+    bomb = small_and_large(b" " * 1_000, 70_000)
+    with suppress(AttachmentError):
+        assert parse_pdf("bomb.pdf", bomb, 500, memory_bytes=200_000_000).pages == 1
+
+
+def test_a_small_pdf_is_read() -> None:
+    assert (
+        parse_pdf("a.pdf", small_and_large(b"BT /F 1 Tf (tea) Tj ET\n", 1), 500).text
+        == "[page 1]\ntea"
+    )
+
+
+EICAR = b"X5O!P%@AP[4\\PZX54(P^)7CC)7}$EIC" + b"AR-STANDARD-ANTIVIRUS-TEST-FILE!$H+H*"
+
+
+@asynccontextmanager
+async def clamd(path: Path, mode: str = "") -> AsyncGenerator[None]:
+    """Answer as a `clamd` does whose signatures have the test file of scanners, or misbehave."""
+
+    answers = set[asyncio.Task[None]]()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer), suppress(ConnectionError):
+            await write_verdict(reader, writer)
+
+    async def write_verdict(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert await reader.readuntil(b"\0") == b"zINSTREAM\0"
+        data = b""
+        while size := int.from_bytes(await reader.readexactly(4), "big"):
+            data += await reader.readexactly(size)
+        if mode == "slow":
+            await reader.read()
+        found = b"Eicar-Test-Signature FOUND" if EICAR in data else b"OK"
+        reply = {"cut": b"", "full": b"INSTREAM size limit exceeded. ERROR\0"}
+        writer.write(reply.get(mode, b"stream: " + found + b"\0"))
+        await writer.drain()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answers.add(asyncio.ensure_future(answer(reader, writer)))
+
+    server = await asyncio.start_unix_server(accept, path)
+    async with server:
+        yield
+    await asyncio.gather(*answers)
+
+
+@asynccontextmanager
+async def scanning(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, seconds: str = "30"
+) -> AsyncGenerator[Harness]:
+    monkeypatch.setenv("APP_AV_SCAN", "1")
+    monkeypatch.setenv("APP_AV_TIMEOUT_S", seconds)
+    monkeypatch.setenv("LOOPLINE_CLAMD", f"unix:{folder}/clamd")
+    model = ScriptedModel([Say("Seen.")], strict=False)
+    async with Harness.open(Bundle(id="guide"), store="memory:", model=model) as harness:
+        yield harness
+
+
+async def test_a_clean_file_is_taken_and_a_known_virus_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with clamd(tmp_path / "clamd"), scanning(tmp_path, monkeypatch) as harness:
+        talk = harness.conversation("c1")
+        long = Attachment("long.txt", b"tea " * 100_000)
+        assert (await talk.say("Look!", attachments=[long])).ok
+        head = (await talk.blocks())[-1].seq
+        for name in ("virus.txt", "other name.docx"):
+            with pytest.raises(AttachmentError, match="the virus scanner refuses it"):
+                await talk.say("Look!", attachments=[long, Attachment(name, b"x" + EICAR)])
+        assert (await talk.blocks())[-1].seq == head
+
+
+@pytest.mark.parametrize(
+    ("mode", "seconds", "problem"),
+    [("cut", "30", "gave up on it"), ("full", "30", "gave up on it"), ("slow", "0.01", "too long")],
+)
+async def test_a_file_that_was_not_cleared_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, seconds: str, problem: str
+) -> None:
+    async with clamd(tmp_path / "clamd", mode), scanning(tmp_path, monkeypatch, seconds) as harness:
+        with pytest.raises(AttachmentError, match=problem):
+            await harness.conversation("c1").say("Look!", attachments=[Attachment("a.txt", b"a")])
+
+
+async def test_without_its_scanner_no_file_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scanning(tmp_path, monkeypatch) as harness:
+        with pytest.raises(AttachmentError, match="cannot be reached"):
+            await harness.conversation("c1").say("Look!", attachments=[Attachment("a.txt", b"a")])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("APP_AV_SCAN", "yes"),
+        ("APP_AV_TIMEOUT_S", "soon"),
+        ("APP_AV_TIMEOUT_S", "0"),
+        ("LOOPLINE_CLAMD", "clamd"),
+        ("MODALITY_MAX_DOC_BYTES", "10MB"),
+        ("LOOPLINE_DECODE_IMAGES", "yes"),
+    ],
+)
+def test_a_variable_with_a_wrong_value_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(AttachmentError, match=name):
+        Harness.open(Bundle(id="guide"), store="memory:", model=ScriptedModel([]))
+
+
+MARKER = b"a file that is known by its digest"
+LIMIT_BYTES = 2 * 1024 * 1024
+SECONDS = 30.0
+"""How long a scan may take here: what is too slow is told apart by its own test."""
+
+
+@dataclass(frozen=True)
+class Daemon:
+    process: subprocess.Popen[bytes]
+    unix: str
+    tcp: str
+
+    @property
+    def addresses(self) -> Sequence[str]:
+        return self.unix, self.tcp
+
+
+def configuration(folder: Path, port: int) -> str:
+    """Return the lines of its `clamd.conf`; freshclam is not needed, for all signatures are here."""
+    lines = {
+        "Foreground": "yes",
+        "DatabaseDirectory": f"{folder}/signatures",
+        "LocalSocket": f"{folder}/socket",
+        "TCPAddr": "127.0.0.1",
+        "TCPSocket": f"{port}",
+        "StreamMaxLength": f"{LIMIT_BYTES}",
+        "AlertExceedsMax": "yes",
+        "AlertEncrypted": "yes",
+        "MaxRecursion": "6",
+        "LogFile": f"{folder}/log",
+    }
+    return "".join(f"{name} {value}\n" for name, value in lines.items())
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Generator[Daemon]:
+    """Start one, in a folder with a short name, for a socket's may not be long."""
+    folder = Path(tempfile.mkdtemp(prefix="lc"))
+    (folder / "signatures").mkdir()
+    (folder / "signatures" / "own.ndb").write_text(f"Test.Eicar:0:*:{EICAR.hex()}\n")
+    digest = md5(MARKER, usedforsecurity=False).hexdigest()
+    (folder / "signatures" / "own.hdb").write_text(f"{digest}:{len(MARKER)}:Test.Marker\n")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    (folder / "clamd.conf").write_text(configuration(folder, port))
+    command = ["clamd", "--config-file", f"{folder}/clamd.conf"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while not (folder / "socket").exists():
+            assert process.poll() is None, (folder / "log").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        yield Daemon(process, f"unix:{folder}/socket", f"127.0.0.1:{port}")
+    finally:
+        process.kill()
+        process.wait()
+        shutil.rmtree(folder)
+
+
+async def scan_problem(address: str, data: bytes, seconds: float = SECONDS) -> str:
+    """Why a file is refused; empty if it is clean."""
+    try:
+        await ClamdScanner(address, seconds).scan("a file", data)
+    except AttachmentError as error:
+        return str(error)
+    return ""
+
+
+def nested(data: bytes, depth: int) -> bytes:
+    """Return archives in archives, with these bytes in the innermost."""
+    for _ in range(depth):
+        data = archive({"inner": data})
+    return data
+
+
+FOUND = {
+    "as it is": EICAR,
+    "in text": b"before " + EICAR + b" behind",
+    "in an archive": archive({"a.txt": EICAR}),
+    "in four archives": nested(EICAR, 4),
+    "in a Word document": docx(word__media__a_txt=EICAR),
+    "in an archive in a Word document": docx(word__media__a_zip=archive({"a": EICAR})),
+    "in a stream of a PDF": pdf_with(
+        b"/X 4 0 R", b"<< /Length 68 >>\nstream\n" + EICAR + b"\nendstream"
+    ),
+    "a file by its digest": MARKER,
+    "more archives than are searched": nested(b"tea", 12),
+}
+CLEAN = {
+    "a text": b"Green tea.",
+    "a large text": b"tea " * 400_000,
+    "a Word document": docx("Green tea."),
+    "an archive": archive({"a.txt": "tea"}),
+    "half of what is known": EICAR[:34],
+}
+
+
+@pytest.mark.service
+@pytest.mark.parametrize("what", [*FOUND, *CLEAN])
+async def test_it_finds_what_it_knows_however_it_is_packed(daemon: Daemon, what: str) -> None:
+    data, expected = (FOUND | CLEAN)[what], "refuses it" if what in FOUND else ""
+    for address in daemon.addresses:
+        said = await scan_problem(address, data)
+        assert said.endswith(f"the virus scanner {expected}" if expected else ""), said
+        assert bool(said) is bool(expected), said
+
+
+@pytest.mark.service
+async def test_more_than_it_takes_is_refused(daemon: Daemon) -> None:
+    for address in daemon.addresses:
+        assert await scan_problem(address, os.urandom(LIMIT_BYTES + 200_000)) != ""
+
+
+@pytest.mark.service
+async def test_while_it_stands_still_nothing_is_taken(daemon: Daemon) -> None:
+    daemon.process.send_signal(signal.SIGSTOP)
+    try:
+        for address in daemon.addresses:
+            assert "took too long" in await scan_problem(address, b"tea", 0.2)
+    finally:
+        daemon.process.send_signal(signal.SIGCONT)
+    assert await scan_problem(daemon.unix, b"tea") == ""
+
+
+@pytest.mark.service
+async def test_a_message_with_a_virus_is_not_stored_and_one_without_is(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("APP_AV_SCAN", "1")
+    monkeypatch.setenv("APP_AV_TIMEOUT_S", "30")
+    monkeypatch.setenv("LOOPLINE_CLAMD", daemon.unix)
+    model = ScriptedModel([Say("Seen.")])
+    async with talking(model, bundle=Bundle(id="guide"), name="c1") as talk:
+        for data in (FOUND["in a Word document"], FOUND["in text"]):
+            with pytest.raises(AttachmentError, match="the virus scanner refuses it"):
+                await talk.say("Look!", attachments=[Attachment("letter.docx", data)])
+        assert await talk.blocks() == []
+        assert (
+            await talk.say("Look!", attachments=[Attachment("a.docx", CLEAN["a Word document"])])
+        ).ok
+
+
+@pytest.mark.service
+async def test_once_it_has_ended_nothing_is_taken(daemon: Daemon) -> None:
+    daemon.process.terminate()
+    daemon.process.wait()
+    for address in daemon.addresses:
+        assert "cannot be reached" in await scan_problem(address, b"tea")

@@ -1,28 +1,38 @@
-"""A turn and its child runs keep within their budget together, and end with an answer."""
+"""Limits are checked before anything runs; a turn and its child runs keep within their budget together."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from typing import Any, get_type_hints
 
 import pytest
 
 from loopline import Harness, LooplineError
 from loopline.errors import ModelStreamBroken
-from loopline.models import Prompt, ToolCall, Usage
+from loopline.models import Price, Prompt, ToolCall, Usage
+from loopline.offline import OfflineModel
 from loopline.react import Limits
-from loopline.testing import Fail, FakeClock, Say, ScriptedModel
+from loopline.react.loop_options import check_limits, restore_limits
+from loopline.testing import Call, Fail, FakeClock, Refuse, Say, ScriptedModel, Wait
 from loopline.timeline import (
+    Completion,
+    CostSummary,
     Decision,
     MemoryLog,
     Notice,
+    RangeSummary,
     RunChild,
     Timeline,
     ToolCalled,
+    ToolsSelected,
+    request_cost,
 )
 from tests.support import child_runs
 from tests.support.billed_model import BillingModel, Move, four_at_once
 from tests.support.crashing_log import Crashed, CrashingLog
-from tests.support.workbench import at_work, bodies, workbench
+from tests.support.scripted_conversation import talking
+from tests.support.workbench import THIRTEEN, at_work, bodies, workbench
 
 
 @pytest.mark.parametrize(
@@ -38,10 +48,7 @@ async def test_four_children_side_by_side_keep_within_the_budget_of_their_parent
     limits: Limits,
 ) -> None:
     model = BillingModel(four_at_once)
-    async with Harness.open(
-        child_runs.bundle, store="memory:", model=model, clock=FakeClock()
-    ) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, bundle=child_runs.bundle) as talk:
         result = await talk.say("go", **limits)
         links = await bodies(talk, RunChild)
     assert len({link.conversation for link in links}) == 4
@@ -62,8 +69,7 @@ async def test_a_turn_that_is_carried_on_counts_what_its_unfinished_children_use
             child_runs.bundle, store=dying, model=model, clock=clock
         ) as harness:
             await harness.conversation("c").say("go", max_tokens=14_000)
-    async with Harness.open(child_runs.bundle, store=log, model=model, clock=clock) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, bundle=child_runs.bundle, store=log, clock=clock) as talk:
         result = await talk.resume()
         turn = Timeline(await talk.blocks()).turn(1)
     used = result.usage + turn.estimated
@@ -186,3 +192,184 @@ async def test_a_last_answer_that_does_not_fit_is_written_from_the_trace() -> No
         result = await talk.say("go", max_tokens=6_000)
     assert (result.answer, model.bills[-1].purpose) == ("So.", "answer")
     assert model.tokens <= 6_000
+
+
+async def test_with_its_budget_nearly_spent_a_turn_ends_with_an_answer_from_its_trace() -> None:
+    def play(prompt: Prompt) -> Move:
+        look = ToolCall(name="w.look", arguments={"text": "x" * 3_000})
+        return Move(text="What was found.") if prompt.purpose == "answer" else Move(calls=(look,))
+
+    model = BillingModel(play)
+    async with at_work(model, workbench(preset="beakr")) as talk:
+        result = await talk.say("go", max_tokens=20_000)
+        (answer,) = await bodies(talk, Completion)
+    assert (result.exit_reason, answer.flag) == ("budget", "forced")
+    assert result.answer == "What was found."
+    assert model.tokens <= 20_000
+    assert result.rounds > 2
+
+
+DEAR = Price(input=1_000_000, output=0, cache_read=0, cache_write=0)
+"""A dollar for each token of a prompt."""
+
+
+def used(tokens: int) -> Usage:
+    return Usage(input_tokens=tokens, output_tokens=1)
+
+
+async def test_choosing_tools_says_who_chose_how_long_that_took_and_what_it_cost() -> None:
+    picks = Say("", Call("select_tools", tools=["w.look"]), usage=used(3))
+    model = ScriptedModel(
+        [Say("Tea.", usage=used(10))], aux={"selection": [Wait(2), picks]}, price=DEAR
+    )
+    clock = FakeClock()
+    async with at_work(model, workbench(tools=THIRTEEN, select_tools=True), clock=clock) as talk:
+        result = await talk.say("go")
+        (chosen,) = await bodies(talk, ToolsSelected)
+    assert (chosen.model, chosen.elapsed_ms, chosen.cost) == ("scripted", 2_000.0, 3.0)
+    assert (result.usage.input_tokens, result.cost) == (13, 13.0)
+
+
+async def test_a_summary_says_who_wrote_it_how_long_that_took_and_what_it_cost() -> None:
+    model = ScriptedModel(
+        [*(Call("w.command", text=f"{n} " + "yes " * 800) for n in range(6)), "Done."],
+        aux={"summary": [Wait(2), Say("Goal: count.", usage=used(3))]},
+        window=6_000,
+        output_limit=1_000,
+        price=DEAR,
+    )
+    async with at_work(model) as talk:
+        result = await talk.say("go")
+        (summary, *_) = await bodies(talk, RangeSummary)
+    assert (summary.model, summary.elapsed_ms, summary.cost) == ("scripted", 2_000.0, 3.0)
+    assert (result.usage.input_tokens, result.cost) == (3, 3.0)
+
+
+async def test_a_summary_that_no_model_was_asked_for_names_none() -> None:
+    model = ScriptedModel(
+        [Call("w.big", size=40_000), *(Call("w.big", size=3_000) for _ in range(3)), "Done."],
+        window=2_650,
+        output_limit=1_000,
+        price=DEAR,
+    )
+    async with at_work(model) as talk:
+        await talk.say("go")
+        summaries = await bodies(talk, RangeSummary)
+    assert summaries
+    assert {(summary.model, summary.cost) for summary in summaries if "longer" in summary.why} == {
+        ("", None)
+    }
+
+
+async def test_a_synthesis_that_there_is_too_little_left_for_is_not_asked_for() -> None:
+    model = ScriptedModel([Call("w.look"), Say("Draft.", usage=used(9_900))])
+    async with at_work(model, workbench(answer_mode="synthesize", max_tokens=10_000)) as talk:
+        result = await talk.say("go")
+        (answer,) = await bodies(talk, Completion)
+    assert (result.answer, result.exit_reason, answer.flag) == ("Draft.", "budget", "draft")
+
+
+async def test_an_answer_that_there_is_too_little_left_for_is_not_forced() -> None:
+    model = ScriptedModel([Say("", Call("w.look"), usage=used(9_900))])
+    bundle = workbench(max_iterations=1, on_exhausted="force", max_tokens=10_000)
+    async with at_work(model, bundle) as talk:
+        result = await talk.say("go")
+    assert (result.exit_reason, len(model.requests)) == ("budget", 1)
+
+
+async def test_what_its_blocks_say_of_requests_is_what_the_turn_cost() -> None:
+    picks = Say("", Call("select_tools", tools=["w.look"]), usage=used(3))
+    first = ScriptedModel(
+        [Refuse(used(5))], aux={"selection": [picks]}, name="one", price=DEAR, strict=False
+    )
+    second = ScriptedModel([Say("Tea.", usage=used(10))], name="two", price=DEAR)
+    async with at_work((first, second), workbench(tools=THIRTEEN, select_tools=True)) as talk:
+        result = await talk.say("go")
+        requests = [item for item in map(request_cost, await talk.blocks()) if item is not None]
+    assert [(request.purpose, request.model, request.cost) for request in requests] == [
+        ("selection", "one", 3.0),
+        ("refusal", "one", 5.0),
+        ("decision", "two", 10.0),
+    ]
+    together = CostSummary.of(requests)
+    assert (together.usage, together.cost) == (result.usage, result.cost)
+    assert (together.unknown, together.estimated) == (0, 0)
+
+
+async def test_offline_costs_nothing() -> None:
+    async with at_work(OfflineModel()) as talk:
+        assert (await talk.say("go")).cost == 0.0
+
+
+WHOLE = ["3", 1.5, True]
+NO_NUMBER = [*WHOLE, None]
+RANGES: Mapping[str, tuple[list[object], list[object]]] = {
+    "max_iterations": ([1, 500, None], [0, -1, *WHOLE]),
+    "early_stop": ([True, False], [1, "yes", None]),
+    "min_rounds": ([1, 3], [0, *NO_NUMBER]),
+    "deadline_seconds": ([0.5, 60, None], [0, -1.0, float("inf"), float("nan"), True, "60"]),
+    "max_tokens": ([1, 100_000, None], [0, *WHOLE]),
+    "max_cost": ([0.01, 2, None], [0, -1, float("nan"), True]),
+    "on_exhausted": (["force", "summary", "partial"], ["stop", "", 1, None]),
+    "repairs": ([None, 0, 2], [-1, 1.5, True, "3"]),
+    "output_escalations": ([0, 2], [-1, *NO_NUMBER]),
+    "model_retries": ([0, 3], [-1, *NO_NUMBER]),
+    "max_calls_per_reply": ([1, 100], [0, *NO_NUMBER]),
+    "stagnation_rounds": ([0, 2, 3], [1, -1, *NO_NUMBER]),
+    "cycle_warning_rounds": ([0, 2, 3], [1, -1, *NO_NUMBER]),
+    "self_check_rounds": ([0, 1, 6], [-1, *NO_NUMBER]),
+    "failure_reflection": ([True, False], [1, None]),
+    "completion_check": ([True, False], [1, None]),
+    "max_depth": ([0, 2], [-1, *NO_NUMBER]),
+    "protocol": (["auto", "native", "json", "tagged", "thought_action"], ["xml", None]),
+    "text_protocol": (["auto", "json", "tagged", "thought_action"], ["native", None]),
+    "parallel_tools": ([1, 10], [0, *NO_NUMBER]),
+    "tool_timeout_seconds": ([0.1, 30, None], [0, -3, True]),
+    "unknown_effect": (["exclusive", "read"], ["write", None]),
+    "select_tools": ([True, False, None], [0, "no"]),
+    "answer_mode": (["direct", "synthesize"], ["both", None]),
+    "chain": (["first", "next"], ["last", None]),
+    "reasoning_effort": (["low", "medium", "high", "max", None], ["none", 3]),
+    "dialect": (["plain", "kdcube", "fim", "nadoo", "chatcli", "beakr"], ["xml", None]),
+    "cache_ttl_seconds": ([0, 300], [-1, *NO_NUMBER]),
+    "keep_recent_turns": ([1, 10], [0, *NO_NUMBER]),
+    "keep_recent_intact_turns": ([1, 2], [0, *NO_NUMBER]),
+    "cache_point_min_rounds": ([1, 2], [0, *NO_NUMBER]),
+    "cache_point_offset_rounds": ([0, 4], [-1, *NO_NUMBER]),
+    "editable_tail_size_in_tokens": ([0, 2_000], [-1, *NO_NUMBER]),
+    "result_bytes": ([10_000, 1_000_000], [9_999, *NO_NUMBER]),
+    "result_characters": ([1_000, 64_000], [999, *NO_NUMBER]),
+    "summary_hint": (["general", None], [1]),
+    "workspace": (["off", "latest", "empty"], ["on", None]),
+    "plans": ([True, False, None], ["on", 1]),
+    "time_zone": (["Europe/Berlin", "UTC", None], ["Europe", "../etc", "", 2]),
+}
+
+
+def test_every_limit_is_held_to_its_range_here() -> None:
+    # The settings of models have ranges of their own.
+    assert {*RANGES, "settings"} == get_type_hints(Limits).keys()
+
+
+def test_a_limit_of_a_newer_loopline_is_left_out_of_what_a_turn_was_begun_with() -> None:
+    assert restore_limits({"max_iterations": 3, "max_wonders": 7}) == {"max_iterations": 3}
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_a_limit_takes_what_is_in_its_range_and_refuses_the_rest_by_name(name: str) -> None:
+    taken, refused = RANGES[name]
+    for value in taken:
+        limits: Any = {name: value}
+        assert check_limits(limits) == {name: value}
+    for value in refused:
+        odd: Any = {name: value}
+        with pytest.raises(LooplineError, match=f"^{name} must be .+, not "):
+            check_limits(odd)
+
+
+def test_a_limit_that_is_none_is_refused_with_the_nearest() -> None:
+    odd: Any = {"max_iteration": 3}
+    with pytest.raises(
+        LooplineError, match="no limit 'max_iteration', nearest is 'max_iterations'"
+    ):
+        check_limits(odd)

@@ -241,8 +241,6 @@ async def test_a_denied_call_never_reaches_the_client(store: str) -> None:
 
 
 class Shouting:
-    """Changes arguments and results."""
-
     async def before(self, call: GuardedCall) -> Verdict:
         return Allow({"unit": "km"}) if call.tool == "where" else Allow()
 
@@ -252,14 +250,10 @@ class Shouting:
 
 
 class Guarded(BaseWorkflow):
-    """Has the guard that shouts."""
-
     guards = (Shouting(),)
 
 
 class Reading(BaseWorkflow):
-    """Only reads."""
-
     guards = (read_only(),)
 
 

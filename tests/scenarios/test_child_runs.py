@@ -1,15 +1,20 @@
-"""Child runs: one call, one result; the rest is a conversation of its own."""
+"""Child runs: one call, one result; files go to them and come back; the rest is a conversation of its own."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from loopline import Harness, LooplineError, Store
+from loopline import Agent, Bundle, Harness, LooplineError, Store, ToolContext, tool
 from loopline.conversations import Conversation
+from loopline.crew import GraphOptions
+from loopline.crew.agents import FilesMode
 from loopline.events import Delta, Event
 from loopline.models import Prompt, Usage
 from loopline.testing import Call, FakeClock
@@ -19,6 +24,8 @@ from loopline.timeline import (
     ConversationKey,
     Decision,
     Exit,
+    FileAdded,
+    FileRemoved,
     MemoryLog,
     RunChild,
     ToolPending,
@@ -28,16 +35,16 @@ from loopline.timeline import (
 )
 from tests.support.child_runs import Cast, Line, bundle, kin
 from tests.support.crashing_log import Crashed, CrashingLog
+from tests.support.crews import Scripts, handoff
+from tests.support.scripted_conversation import talking
 
 
 async def results(talk: Conversation) -> list[tuple[str, str]]:
-    """The status and text of each result."""
     bodies = [block.body for block in await talk.blocks() if isinstance(block.body, ToolResult)]
     return [(body.status, body.text) for body in bodies]
 
 
 async def begun(talk: Conversation) -> list[str]:
-    """The names of the children, as they were begun."""
     bodies = [block.body for block in await talk.blocks() if isinstance(block.body, RunChild)]
     return [body.conversation for body in bodies if not body.reason]
 
@@ -64,8 +71,7 @@ async def test_the_parent_sees_one_call_and_one_result_and_nothing_of_the_childs
             "find her": [Call("play.look", text="hidden footprints"), "Ann, by the lake."],
         }
     )
-    async with kin(model) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, bundle=bundle) as talk:
         result = await talk.say("Who?")
         assert (result.answer, result.ok) == ("It was Ann.", True)
         assert await results(talk) == [("ok", "complete: Ann, by the lake.")]
@@ -114,8 +120,7 @@ async def test_calls_with_different_keys_have_their_children_at_once() -> None:
             "second": [Call("play.alone", text="2"), "two"],
         }
     )
-    async with kin(model) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, bundle=bundle) as talk:
         kinds = [
             (event.body.conversation, event.body.reason)
             async for event in talk.stream("go")
@@ -129,8 +134,7 @@ async def test_calls_with_different_keys_have_their_children_at_once() -> None:
 async def test_calls_with_the_same_key_have_their_children_one_after_the_other() -> None:
     twice = (Call("kin.ask", task="look"), Call("kin.ask", task="look"))
     model = Cast({"go": [twice, "Both."], "look": ["Seen."]})
-    async with kin(model) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, bundle=bundle) as talk:
         await talk.say("go")
         links = [b.body for b in await talk.blocks() if isinstance(b.body, RunChild)]
     assert [(link.conversation, link.reason) for link in links] == [
@@ -151,8 +155,7 @@ async def test_one_call_may_have_several_children_at_once(tool: str) -> None:
             "blue": ["3"],
         }
     )
-    async with kin(model) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, bundle=bundle) as talk:
         await talk.say("go")
         assert await results(talk) == [("ok", "1 | 2 | 3")]
         assert await begun(talk) == ["c~c1", "c~c1.2", "c~c1.3"]
@@ -183,8 +186,7 @@ async def test_a_child_that_cannot_be_wired_is_an_error_that_the_parent_reads() 
 
 async def test_a_child_needs_a_task() -> None:
     model = Cast({"go": [Call("kin.lonely"), "No."]})
-    async with kin(model) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, bundle=bundle) as talk:
         await talk.say("go")
         ((status, text),) = await results(talk)
         assert (status, "needs a task" in text, await begun(talk)) == ("error", True, [])
@@ -192,8 +194,7 @@ async def test_a_child_needs_a_task() -> None:
 
 async def test_with_a_depth_of_nothing_there_are_no_children() -> None:
     model = Cast({"go": [Call("kin.ask", task="look"), "No."], "look": ["Seen."]})
-    async with kin(model) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, bundle=bundle) as talk:
         await talk.say("go", max_depth=0)
         ((status, text),) = await results(talk)
         assert (status, "max_depth is 0" in text) == ("error", True)
@@ -225,8 +226,7 @@ async def test_children_have_children_and_the_lowest_have_no_tool_for_it() -> No
 )
 async def test_only_async_tools_of_the_effect_meta_begin_children(tool: str, reason: str) -> None:
     model = Cast({"go": [Call(tool, task="look"), "No."]})
-    async with kin(model) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, bundle=bundle) as talk:
         await talk.say("go")
         ((status, text),) = await results(talk)
         assert (status, reason in text) == ("error", True)
@@ -240,8 +240,7 @@ async def test_usage_and_cost_are_those_of_the_turn_and_of_all_below_it() -> Non
             "bottom": ["Bottom."],
         }
     )
-    async with kin(model) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, bundle=bundle) as talk:
         result = await talk.say("top")
         own = [block.body for block in await talk.blocks() if isinstance(block.body, Decision)]
     assert (len(own), result.rounds) == (2, 2)
@@ -305,8 +304,7 @@ async def test_a_steer_of_the_parent_stops_the_child_and_the_turn_goes_on() -> N
 
 async def test_a_call_whose_children_have_ended_ends_before_a_steer_is_taken() -> None:
     model = Cast({"go": [Call("kin.finish", task="quick"), "As you like."], "quick": ["Tea."]})
-    async with kin(model) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, bundle=bundle) as talk:
         async for event in talk.stream("go"):
             if isinstance(event, Delta) and event.text == "finishing":
                 await talk.steer("Leave that.")
@@ -316,8 +314,7 @@ async def test_a_call_whose_children_have_ended_ends_before_a_steer_is_taken() -
 async def test_a_steer_of_the_parent_keeps_children_from_beginning() -> None:
     calls = (Call("kin.ask", task="wait"), Call("kin.ask", task="wait"))
     model = Cast({"go": [calls, "As you like."], "wait": [Call("kin.hang")]})
-    async with kin(model) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, bundle=bundle) as talk:
         events = talk.stream("go")
         await heard_until(events, "kin.hang")
         await talk.steer("Leave that.")
@@ -361,8 +358,7 @@ async def test_calls_that_wait_for_another_end_with_the_deadline_too() -> None:
     calls = (Call("kin.ask", task="wait"), Call("kin.ask", task="wait"))
     model = Cast({"go": [calls], "wait": [Call("kin.hang")]})
     clock = FakeClock()
-    async with kin(model, clock=clock) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, bundle=bundle, clock=clock) as talk:
         events = talk.stream("go", deadline_seconds=10)
         await heard_until(events, "kin.hang")
         clock.advance(11)
@@ -438,8 +434,7 @@ async def test_children_beside_one_that_asks_are_not_lost(tool: str) -> None:
 
 async def test_what_a_tool_asks_after_its_child_is_answered_to_the_tool() -> None:
     model = Cast({"go": [Call("kin.confirm", task="look"), "Good."], "look": ["red"]})
-    async with kin(model) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, bundle=bundle) as talk:
         assert (await talk.say("go")).pending[0].question == "Is it red?"
         assert (await talk.resume({"c1": "it is"})).answer == "Good."
         assert await results(talk) == [("ok", "it is")]
@@ -464,8 +459,7 @@ async def test_leave_that_a_child_needs_is_asked_of_the_user_by_its_parent() -> 
 
 async def test_a_tool_that_comes_back_with_another_task_is_told_so() -> None:
     model = Cast({"go": [Call("kin.fickle"), "No."], "task": [Call("kin.question", text="?"), "x"]})
-    async with kin(model) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, bundle=bundle) as talk:
         await talk.say("go")
         assert (await talk.resume({"c1": "yes"})).answer == "No."
         ((status, text),) = await results(talk)
@@ -479,8 +473,7 @@ async def test_what_a_child_cites_is_numbered_by_its_own_sources() -> None:
             "look up": [Call("play.find", url="https://example.com"), "It is so [[S:1]]."],
         }
     )
-    async with kin(model) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, bundle=bundle) as talk:
         await talk.say("go")
         assert await results(talk) == [("ok", "complete: It is so [1].")]
 
@@ -513,8 +506,7 @@ async def made(store: str) -> None:
             "bottom": ["Bottom."],
         }
     )
-    async with kin(model, store=store) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, bundle=bundle, store=store) as talk:
         await talk.say("top")
         fork = await talk.fork(seq=(await talk.blocks())[-1].seq, name="f")
         await fork.say("again")
@@ -533,20 +525,6 @@ async def test_children_are_listed_by_their_parent_alone(tmp_path: Path) -> None
         children = await store.conversation("c").children()
         assert [child.conversation.name for child in children] == ["c~c1"]
         assert [child.title for child in children] == ["middle"]
-
-
-async def test_a_forgotten_conversation_takes_its_children_with_it(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/talk.db"
-    await made(url)
-    async with Store.open(url) as store:
-        await store.forget("f")
-        for name in ("f", "f~c2"):
-            (item,) = await store.conversation(name).read("ar:turn_1.user.prompt")
-            assert item.status == "gone"
-        await store.forget("c")
-        for name in ("c", "c~c1", "c~c1~c1"):
-            (item,) = await store.conversation(name).read("ar:turn_1.user.prompt")
-            assert item.status == "gone"
 
 
 async def test_an_export_names_the_children_that_it_leaves_out(tmp_path: Path) -> None:
@@ -573,8 +551,7 @@ async def test_a_stop_beside_the_last_moments_of_a_childs_runner_leaves_no_child
 ) -> None:
     model = Cast({"go": [Call("kin.ask", task="look")], "look": [Call("play.look", text="x")]})
     log = MemoryLog(FakeClock())
-    dying = CrashingLog(log)
-    dying.left = appends
+    dying = CrashingLog(log, appends)
     with pytest.raises(Crashed):
         async with Harness.open(bundle, store=dying, model=model, clock=FakeClock()) as harness:
             await harness.conversation("c").say("go")
@@ -588,9 +565,261 @@ async def test_a_stop_beside_the_last_moments_of_a_childs_runner_leaves_no_child
 
     ending = asyncio.create_task(end_slowly())
     await released.wait()
-    async with Harness.open(bundle, store=log, model=model, clock=FakeClock()) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, bundle=bundle, store=log) as talk:
         assert await talk.stop()
         links = [b.body for b in await talk.blocks() if isinstance(b.body, RunChild)]
     await ending
     assert [link.reason for link in links] == ["", "stopped"]
+
+
+CODER = Agent(name="coder", description="Codes.", tools=[], files="write")
+READER = Agent(name="reader", description="Reads.", tools=[], files="read")
+WRITE = Call("react.write", path="files/app.py", content="a = 1\n")
+
+
+async def run(
+    lines: Mapping[str, Sequence[Line]],
+) -> tuple[Scripts, list[str], list[FileAdded], list[FileRemoved]]:
+    """Run the turn; return the model, the results, and the files of the caller that were changed."""
+    model = Scripts(lines)
+    bundle = Bundle(
+        id="desk", agents=[CODER, READER], configuration={"react": {"workspace": "latest"}}
+    )
+    async with talking(model, bundle=bundle) as talk:
+        await talk.say("Go")
+        bodies = [block.body for block in await talk.blocks()]
+    return (
+        model,
+        [body.text for body in bodies if isinstance(body, ToolResult)],
+        [body for body in bodies if isinstance(body, FileAdded)],
+        [body for body in bodies if isinstance(body, FileRemoved)],
+    )
+
+
+async def test_what_an_agent_writes_comes_back_as_a_version_of_its_callers_file() -> None:
+    _, texts, files, _ = await run(
+        {
+            "Go": [WRITE, Call("crew.delegate", agent="coder", task="Change it"), "Ok."],
+            "Change it": [
+                Call("react.search_files", content_regex="a = 1"),
+                Call("react.write", path="files/app.py", content="a = 2\n"),
+                Call("react.write", path="files/new.py", content="b = 1\n"),
+                Call("react.write", path="outputs/note.md", content="mine"),
+                handoff("Changed."),
+            ],
+        }
+    )
+    assert [(file.path, file.version, file.text) for file in files] == [
+        ("app.py", 1, "a = 1\n"),
+        ("app.py", 2, "a = 2\n"),
+        ("new.py", 1, "b = 1\n"),
+    ]
+    assert "summary: Changed." in texts[1]
+    assert "wrote fi:turn_1.files/app.py@2" in texts[1]
+
+
+async def test_an_agent_that_reads_has_the_files_and_no_tool_that_changes_them() -> None:
+    model, _, files, _ = await run(
+        {
+            "Go": [WRITE, Call("crew.delegate", agent="reader", task="Read it"), "Ok."],
+            "Read it": [Call("react.search_files", content_regex="a = 1"), handoff("It is 1.")],
+        }
+    )
+    tools = {spec.name for spec in model.requests["Read it"][0].tools}
+    assert "react.search_files" in tools
+    assert not {"react.write", "react.patch", "react.checkout"} & tools
+    assert "1 hit" in model.prompt_of("Read it")
+    assert [file.version for file in files] == [1]
+
+
+async def test_a_stage_begins_with_the_files_of_the_stage_before() -> None:
+    model, _, files, _ = await run(
+        {
+            "Go": [
+                WRITE,
+                Call(
+                    "crew.pipeline",
+                    stages=[
+                        {"agent": "coder", "task": "First"},
+                        {"agent": "coder", "task": "Second"},
+                    ],
+                ),
+                "Ok.",
+            ],
+            "First": [Call("react.write", path="files/app.py", content="a = 2\n"), handoff("1")],
+            "Second": [Call("react.search_files", content_regex="a = 2"), handoff("2")],
+        }
+    )
+    assert "1 hit" in model.prompt_of("Second")
+    assert [file.text for file in files] == ["a = 1\n", "a = 2\n"]
+
+
+async def test_of_two_changes_of_one_file_at_once_the_first_counts_and_the_other_is_named() -> None:
+    tasks = [{"agent": "coder", "task": "First"}, {"agent": "coder", "task": "Second"}]
+    _, texts, files, _ = await run(
+        {
+            "Go": [WRITE, Call("crew.parallel", tasks=tasks), "Ok."],
+            "First": [Call("react.write", path="files/app.py", content="a = 2\n"), handoff("1")],
+            "Second": [
+                Call("react.write", path="files/app.py", content="a = 3\n"),
+                Call("react.write", path="files/b.py", content="b = 1\n"),
+                handoff("2"),
+            ],
+        }
+    )
+    assert [(file.path, file.text) for file in files] == [
+        ("app.py", "a = 1\n"),
+        ("app.py", "a = 2\n"),
+        ("b.py", "b = 1\n"),
+    ]
+    assert "files/app.py was also changed by coder" in texts[1]
+    assert "cv:c~c2.2/fi:turn_1.files/app.py" in texts[1]
+
+
+async def test_a_call_that_is_resumed_takes_changes_in_the_order_in_which_its_agents_ended() -> (
+    None
+):
+    talks = list[Conversation]()
+
+    @tool(effect="read")
+    async def wait_for_others() -> str:
+        """Wait until another agent has ended."""
+        ended: list[str] = []
+        while not ended:
+            await asyncio.sleep(0)
+            bodies = [block.body for block in await talks[0].blocks()]
+            ended = [body.reason for body in bodies if isinstance(body, RunChild) and body.reason]
+        return "one has"
+
+    @tool(effect="read")
+    async def confirm(context: ToolContext) -> str:
+        """Ask the user."""
+        context.ask_user("Shall I?")
+
+    model = Scripts(
+        {
+            "Go": [
+                WRITE,
+                Call(
+                    "crew.parallel",
+                    tasks=[{"agent": "coder", "task": task} for task in ("Slow", "Quick", "Ask")],
+                ),
+                "Ok.",
+            ],
+            "Slow": [
+                Call("desk.wait_for_others"),
+                Call("react.write", path="files/app.py", content="a = 2\n"),
+                handoff("slow"),
+            ],
+            "Quick": [
+                Call("react.write", path="files/app.py", content="a = 3\n"),
+                handoff("quick"),
+            ],
+            "Ask": [Call("desk.confirm"), handoff("asked")],
+        }
+    )
+    bundle = Bundle(
+        id="desk",
+        agents=[replace(CODER, tools=["desk.*"])],
+        tools=[wait_for_others, confirm],
+        configuration={"react": {"workspace": "latest"}},
+    )
+    async with talking(model, bundle=bundle) as talk:
+        talks.append(talk)
+        [asked] = (await talk.say("Go")).pending
+        await talk.resume({asked.call_id: "yes"})
+        bodies = [block.body for block in await talk.blocks()]
+    files = [body.text for body in bodies if isinstance(body, FileAdded)]
+    assert files == ["a = 1\n", "a = 3\n"]
+    [text] = [
+        body.text
+        for body in bodies
+        if isinstance(body, ToolResult) and "was also changed" in body.text
+    ]
+    assert "cv:c~c2/fi:turn_1.files/app.py" in text
+
+
+async def run_graph(
+    files: FilesMode, steps: Mapping[str, Sequence[Line]]
+) -> tuple[Scripts, list[str], list[FileAdded], list[dict[str, str | int]]]:
+    """Run a graph of two steps, of which b needs a; return the model, the result, the files, and what was told."""
+    plan = {
+        "steps": [{"id": "a", "task": "do a"}, {"id": "b", "task": "do b", "dependencies": ["a"]}]
+    }
+    model = Scripts(
+        {
+            "Begin": [WRITE, Call("crew.graph", goal="the goal"), "Ok."],
+            "Plan how": [json.dumps(plan)],
+            **{f"Your step: do {id}": lines for id, lines in steps.items()},
+            "Say whether": [json.dumps({"achieved": True, "confidence": 1, "answer": "Done."})],
+        }
+    )
+    bundle = Bundle(
+        id="desk",
+        graph=GraphOptions(files=files),
+        configuration={"react": {"workspace": "latest"}},
+    )
+    async with talking(model, bundle=bundle) as talk:
+        events = [event async for event in talk.stream("Begin") if isinstance(event, Delta)]
+        bodies = [block.body for block in await talk.blocks()]
+    return (
+        model,
+        [body.text for body in bodies if isinstance(body, ToolResult)],
+        [body for body in bodies if isinstance(body, FileAdded)],
+        [
+            msgspec.convert(event.data, dict[str, str | int])
+            for event in events
+            if event.name == "crew.step"
+        ],
+    )
+
+
+def changing(text: str) -> list[Line]:
+    return [Call("react.write", path="files/app.py", content=text), "done"]
+
+
+async def test_steps_of_a_graph_that_write_begin_with_the_files_of_the_steps_before() -> None:
+    look: Line = Call("react.search_files", content_regex="a = 2")
+    model, texts, files, _ = await run_graph(
+        "write", {"a": changing("a = 2\n"), "b": [look, *changing("a = 3\n")]}
+    )
+    assert "1 hit" in model.prompt_of("Your step: do b")
+    assert [file.text for file in files] == ["a = 1\n", "a = 3\n"]
+    assert "wrote fi:turn_1.files/app.py@2" in texts[1]
+
+
+async def test_steps_of_a_graph_that_read_cannot_change_the_files_they_have() -> None:
+    look: Line = Call("react.search_files", content_regex="a = 1")
+    model, _, files, _ = await run_graph("read", {"a": [look, "done"], "b": ["done"]})
+    tools = {spec.name for spec in model.requests["Your step: do a"][0].tools}
+    assert "react.write" not in tools
+    assert "1 hit" in model.prompt_of("Your step: do a")
+    assert [file.text for file in files] == ["a = 1\n"]
+
+
+async def test_each_call_of_a_step_is_an_iteration_of_its_progress() -> None:
+    _, _, files, told = await run_graph("own", {"a": changing("a = 2\n"), "b": ["done"]})
+    assert [file.text for file in files] == ["a = 1\n"]
+    of_a = [data for data in told if data["step"] == "a"]
+    assert [data["event"] for data in of_a] == ["started", "iteration", "completed"]
+    assert of_a[1] == {
+        "step": "a",
+        "task": "do a",
+        "attempt": 1,
+        "event": "iteration",
+        "status": "running",
+        "iteration": 1,
+        "call_id": "c1",
+        "tool": "react.write",
+    }
+
+
+async def test_a_file_that_an_agent_removes_is_removed() -> None:
+    patch = "--- a/files/app.py\n+++ /dev/null\n@@ -1 +0,0 @@\n-a = 1\n"
+    _, _, _, removed = await run(
+        {
+            "Go": [WRITE, Call("crew.delegate", agent="coder", task="Remove it"), "Ok."],
+            "Remove it": [Call("react.patch", patch=patch), handoff("Gone.")],
+        }
+    )
+    assert [file.path for file in removed] == ["app.py"]

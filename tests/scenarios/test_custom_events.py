@@ -1,4 +1,4 @@
-"""Custom events: what a tool or a workflow tells its listeners, in its order, and the log keeps if it is durable."""
+"""What a tool or a workflow tells its listeners, in its order; the log keeps it if it is durable."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,17 +16,17 @@ from loopline import (
     Bundle,
     Harness,
     LooplineError,
-    Store,
     ToolContext,
     TurnPayload,
     TurnResult,
     tool,
 )
+from loopline.bundle import ChatCommunicator
 from loopline.conversations import Conversation
 from loopline.errors import StoreError
-from loopline.events import Delta, Event
+from loopline.events import AgentEvent, Delta, Event, replayed
 from loopline.models import Json, ToolCall
-from loopline.testing import Call, FakeClock, Say, ScriptedModel
+from loopline.testing import Call, Fail, FakeClock, Raw, Refuse, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import (
     Block,
@@ -35,14 +34,16 @@ from loopline.timeline import (
     CustomEvent,
     Exit,
     MemoryLog,
-    ToolCalled,
-    ToolResult,
 )
 from loopline.timeline import (
     Entry as LogEntry,
 )
 from loopline.tools import ToolFunction
 from loopline.tools.invocation import EVENT_BYTES
+from tests.dialects.decoded_stream import heard as told
+from tests.support.child_runs import Cast, kin
+from tests.support.scripted_conversation import talking
+from tests.support.workbench import at_work, heard
 
 
 @dataclass
@@ -57,10 +58,8 @@ class Chart(BaseModel):
 @tool(effect="read")
 async def draw(context: ToolContext) -> str:
     """Draw a chart."""
-    context.progress("drawing")
     await context.emit("chart", Chart(points=[Point(1)]))
     await context.emit("chart.done", {"points": 1}, durable=True)
-    context.progress("drawn")
     await context.emit("chart.shown")
     return "drawn"
 
@@ -68,65 +67,19 @@ async def draw(context: ToolContext) -> str:
 @tool(effect="read")
 def draw_in_a_thread(context: ToolContext) -> str:
     """Draw a chart."""
-    context.progress("drawing")
-    context.emit("chart", Chart(points=[Point(1)]))
     context.emit("chart.done", {"points": 1}, durable=True)
-    context.progress("drawn")
-    context.emit("chart.shown")
     return "drawn"
 
 
 @tool(effect="read")
 async def draw_and_wait_for_nothing(context: ToolContext) -> str:
     """Draw a chart."""
-    context.progress("drawing")
-    context.emit("chart", Chart(points=[Point(1)]))
     context.emit("chart.done", {"points": 1}, durable=True)
-    context.progress("drawn")
-    context.emit("chart.shown")
     return "drawn"
 
 
 TOOLS: list[ToolFunction[..., Any]] = [draw, draw_in_a_thread, draw_and_wait_for_nothing]
 PLOTTER = Bundle(id="plotter", tools=TOOLS)
-AS_EMITTED = [
-    "call",
-    "progress drawing",
-    ("chart", {"points": [{"x": 1}]}, "c1"),
-    "block",
-    ("chart.done", {"points": 1}, "c1"),
-    "progress drawn",
-    ("chart.shown", None, "c1"),
-    "result drawn",
-]
-
-
-def of_the_call(events: Sequence[Event]) -> list[object]:
-    """What was heard between a call and its result."""
-    values = list[object]()
-    for event in events:
-        match event:
-            case Delta(type="progress", channel="tool", text=text, call_id="c1"):
-                values.append(f"progress {text}")
-            case Delta(type="custom", channel="tool", name=name, data=data, call_id=call_id):
-                values.append((name, data, call_id))
-            case Block(body=CustomEvent(name=name, data=data, call_id=call_id)):
-                values += ["block", (name, data, call_id)]
-            case Block(body=ToolCalled()):
-                values.append("call")
-            case Block(body=ToolResult(text=text)):
-                values.append(f"result {text}")
-            case _:
-                pass
-    return values
-
-
-@pytest.mark.parametrize("name", [item.name for item in TOOLS])
-async def test_events_are_heard_in_the_order_of_the_call_that_emits_them(name: str) -> None:
-    model = ScriptedModel([Call(f"plotter.{name}"), Say("Done.")])
-    async with Harness.open(PLOTTER, store="memory:", model=model) as harness:
-        events = [event async for event in harness.conversation("c").stream("Draw.")]
-    assert of_the_call(events) == AS_EMITTED
 
 
 async def test_a_durable_event_is_read_by_its_ref_exported_imported_and_forked() -> None:
@@ -168,8 +121,8 @@ class Narrator(BaseWorkflow):
 
 async def test_a_workflow_emits_too_from_its_hooks_on() -> None:
     bundle = Bundle(id="narrator", workflow=Narrator)
-    async with Harness.open(bundle, store="memory:", model=ScriptedModel(["Hi."])) as harness:
-        events = [event async for event in harness.conversation("c").stream("Hello.")]
+    async with talking(["Hi."], bundle=bundle) as talk:
+        events = [event async for event in talk.stream("Hello.")]
     types = [
         (event.channel, event.name, event.data) if isinstance(event, Delta) else event.type
         for event in events
@@ -232,23 +185,12 @@ async def test_a_name_or_data_that_is_wrong_is_what_the_call_comes_to(
     call: ToolCall, text: str
 ) -> None:
     model = ScriptedModel([call, Say("Done.")])
-    async with Harness.open(BROKEN, store="memory:", model=model) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, bundle=BROKEN) as talk:
         await talk.say("Emit.")
         (reading,) = await talk.read(["tc:turn_1.c1.result"])
         recorded = await of_type(talk)
     assert text in reading.text
     assert (len(recorded) == 1) is (reading.text == "emitted")
-
-
-async def test_an_event_beyond_32_kb_is_kept_and_read_whole(tmp_path: Path) -> None:
-    model = ScriptedModel([Call("w.emit", name="big", size=100_000), Say("Done.")])
-    store = f"sqlite:///{tmp_path}/talk.db"
-    async with Harness.open(BROKEN, store=store, model=model) as harness:
-        await harness.conversation("c").say("Emit.")
-    async with Store.open(store, read_only=True) as kept_store:
-        (block,) = await of_type(kept_store.conversation("c"))
-    assert block.body == CustomEvent(name="big", data="x" * 100_000, call_id="c1")
 
 
 contexts: list[ToolContext] = []
@@ -283,8 +225,8 @@ async def test_after_its_end_a_call_emits_nothing(durable: bool) -> None:
 
     bundle = Bundle(id="w", workflow=Late)
     model = ScriptedModel([Call("w.leave"), Say("Done.")])
-    async with Harness.open(bundle, store="memory:", model=model) as harness:
-        events = [event async for event in harness.conversation("c").stream("Leave.")]
+    async with talking(model, bundle=bundle) as talk:
+        events = [event async for event in talk.stream("Leave.")]
     assert late == ["the event 'late' comes too late: the call c1 has ended"] * 2
     assert not any(isinstance(e, Delta) and e.type == "custom" for e in events)
     assert isinstance(events[-1], Block)
@@ -299,8 +241,8 @@ async def test_after_its_end_a_turn_has_no_events_of_its_workflow() -> None:
             base_workflows.append(self)
 
     bundle = Bundle(id="w", workflow=Kept)
-    async with Harness.open(bundle, store="memory:", model=ScriptedModel(["Hi."])) as harness:
-        await harness.conversation("c").say("Hello.")
+    async with talking(["Hi."], bundle=bundle) as talk:
+        await talk.say("Hello.")
         for durable in (False, True):
             with pytest.raises(LooplineError, match="turn_1 has ended"):
                 await base_workflows[0].emit("late", durable=durable)
@@ -312,11 +254,9 @@ async def test_a_wrong_name_in_a_workflow_ends_the_turn() -> None:
             await self.emit("no name")
 
     bundle = Bundle(id="w", workflow=Wrong)
-    async with Harness.open(
-        bundle, store="memory:", model=ScriptedModel([], strict=False)
-    ) as harness:
+    async with talking(ScriptedModel([], strict=False), bundle=bundle) as talk:
         with pytest.raises(LooplineError, match="'no name' is not a name for an event"):
-            await harness.conversation("c").say("Hello.")
+            await talk.say("Hello.")
 
 
 class Full(MemoryLog):
@@ -333,9 +273,9 @@ class Full(MemoryLog):
 @pytest.mark.parametrize("name", [item.name for item in TOOLS])
 async def test_an_event_that_cannot_be_recorded_is_never_passed_over(name: str) -> None:
     model = ScriptedModel([Call(f"plotter.{name}")], strict=False)
-    async with Harness.open(PLOTTER, store=Full(FakeClock()), model=model) as harness:
+    async with talking(model, bundle=PLOTTER, store=Full(FakeClock())) as talk:
         with pytest.raises(LooplineError, match="there is no room"):
-            await harness.conversation("c").say("Draw.")
+            await talk.say("Draw.")
 
 
 # Calls that are cut off, child runs
@@ -367,8 +307,7 @@ async def test_a_thread_that_outlives_its_call_emits_nothing_more() -> None:
     clock = FakeClock()
     model = ScriptedModel([Call("w.hang"), Say("Done.")])
     bundle = Bundle(id="w", tools=[hang])
-    async with Harness.open(bundle, store="memory:", model=model, clock=clock) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, bundle=bundle, clock=clock) as talk:
         async for event in talk.stream("Hang.", tool_timeout_seconds=5):
             if isinstance(event, Block) and isinstance(event.body, CustomEvent):
                 clock.advance(6)
@@ -393,11 +332,15 @@ async def test_what_a_child_emits_passes_by_its_parents_listeners_under_their_ca
         own = await of_type(harness.conversation("c"))
         its = await of_type(harness.conversation("c~c1"))
     rows = [
-        (event.name, event.call_id)
+        (event.name, event.data, event.call_id)
         for event in events
         if isinstance(event, Delta) and event.type == "custom"
     ]
-    assert rows == [("chart", "c1"), ("chart.done", "c1"), ("chart.shown", "c1")]
+    assert rows == [
+        ("chart", {"points": [{"x": 1}]}, "c1"),
+        ("chart.done", {"points": 1}, "c1"),
+        ("chart.shown", None, "c1"),
+    ]
     assert (own, len(its)) == ([], 1)
 
 
@@ -409,8 +352,8 @@ async def test_a_question_names_its_call_to_listeners() -> None:
 
     bundle = Bundle(id="w", tools=[choose])
     model = ScriptedModel([Call("w.choose")])
-    async with Harness.open(bundle, store="memory:", model=model) as harness:
-        events = [event async for event in harness.conversation("c").stream("Choose.")]
+    async with talking(model, bundle=bundle) as talk:
+        events = [event async for event in talk.stream("Choose.")]
     asks = [event for event in events if isinstance(event, Delta) and event.type == "pending"]
     assert [(ask.call_id, ask.text) for ask in asks] == [("c1", "Which?")]
 
@@ -426,3 +369,69 @@ def test_an_event_need_not_be_awaited_and_may_be_more_than_once() -> None:
         return None
 
     assert asyncio.run(twice()) is None
+
+
+async def test_each_run_has_one_beginning_and_one_end() -> None:
+    tasks = ["look", "listen"]
+    model = Cast({"go": [Call("kin.panel", tasks=tasks), "Done."], "look": ["1"], "listen": ["2"]})
+    async with kin(model) as harness:
+        talk = harness.conversation("c")
+        await talk.say("go")
+        blocks = await talk.blocks()
+    agents = map(AgentEvent.of, replayed("chatcli", talk.conversation, blocks))
+    rows = sorted((agent.agent, agent.type) for agent in agents if agent is not None)
+    assert rows == [
+        ("kin", "Completed"),
+        ("kin", "Started"),
+        *[("kin.panel", "Completed")] * 2,
+        *[("kin.panel", "Started")] * 2,
+    ]
+
+
+async def test_tokens_are_told_as_they_come_and_a_question_stands_for_its_answer() -> None:
+    async with at_work(["Tea."]) as talk:
+        tokens = [
+            record for record in told("beakr", await heard(talk, "go")) if record.event == "token"
+        ]
+    async with at_work([Call("w.ask")]) as talk:
+        asked, end = told("beakr", await heard(talk, "go"))[-2:]
+    assert "".join(str(token.data["token"]) for token in tokens) == "Tea."
+    assert (asked.event, end.event, end.data["exit_reason"]) == ("ask_user", "end", "paused")
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        (["Done."], "complete"),
+        ([Fail("down")], "error"),
+        ([Fail(RuntimeError("odd"), after="Ha")], "error"),
+        ([Refuse()], "refused"),
+        ([Raw(""), Fail("down")], "error"),
+        ([Say("", Call("w.crash"), Call("w.fail"), Call("w.nowhere")), "Done."], "complete"),
+    ],
+)
+async def test_whatever_fails_the_last_event_is_the_end_of_the_turn(
+    script: list[Entry], reason: str
+) -> None:
+    async with at_work(script) as talk:
+        events: Sequence[Event] = await heard(talk, "go")
+    last = events[-1]
+    assert isinstance(last, Block)
+    assert isinstance(last.body, Exit)
+    assert last.body.reason == reason
+
+
+@tool(effect="read")
+async def tell(context: ToolContext) -> str:
+    """Tell of the work."""
+    await ChatCommunicator(context).step(step="work", status="running", title="Working")
+    await context.emit("work.done", {"ok": True}, durable=True)
+    return "done"
+
+
+async def test_a_tool_tells_of_events_of_its_own() -> None:
+    async with at_work([Call("w.tell"), "Done."], Bundle(id="w", tools=[tell])) as talk:
+        records = told("kdcube", await heard(talk, "go"))
+    named = [(record.event, record.data["type"], bool(record.id)) for record in records]
+    own = [("chat_step", "chat.step", False), ("chat_step", "work.done", True)]
+    assert [item for item in named if item in own] == own

@@ -1,4 +1,4 @@
-"""A sample of the fuzzed turns of `python -m tests.bench.fuzzed_turns`, and proof that their check sees what is wrong."""
+"""Samples of the fuzzed turns and of the pairs of events, and proof that the check of turns sees what is wrong."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.bench.fuzzed_turns import drive
+from tests.bench.pairs_of_events import DOORS, cases, observe, sample
 from tests.support.fuzzed_turns.check import Talk, World, check, read_world
 from tests.support.fuzzed_turns.tables import ADDRESS
+from tests.support.pairs.expected import EVENTS, STATES, Door, read_table
+from tests.support.pairs.play import Store
 from tests.support.postgres_server import running_postgres
 
 pytestmark = pytest.mark.campaign
@@ -145,3 +148,35 @@ def test_the_check_finds_a_block_that_is_missing_in_the_store(lived: Path, tmp_p
     store.commit()
     store.close()
     assert any("not contiguous" in problem for problem in check(read_world(folder)))
+
+
+SIZES: dict[Door, int] = {"process": 40, "processes": 12, "http": 12}
+SAMPLES = [
+    pytest.param(
+        store,
+        door,
+        marks=() if door == "process" and store != "postgres" else pytest.mark.campaign,
+    )
+    for store, door in DOORS
+]
+SAMPLE_SEED = 29
+
+
+def test_the_table_has_a_cell_for_each_event_in_each_state() -> None:
+    columns = {"idle", "running", "calling", "asking", "paused", "cut off", "forgotten"}
+    assert read_table().keys() == {(event, column) for event in EVENTS for column in columns}
+
+
+def test_every_state_every_event_and_every_door_has_its_cases() -> None:
+    found = cases()
+    assert {case.state for case in found} == set(STATES)
+    assert {event for case in found for event in case.events} == set(EVENTS)
+    assert {(case.store, case.door) for case in found} == set(DOORS)
+    assert len({(case.state, case.events, case.order) for case in found}) == 3870
+
+
+@pytest.mark.parametrize(("store", "door"), SAMPLES)
+async def test_two_events_come_to_what_the_table_says(store: Store, door: Door) -> None:
+    of_door = [case for case in cases() if (case.store, case.door) == (store, door)]
+    found = await observe(sample(of_door, SIZES[door], SAMPLE_SEED), lanes=3)
+    assert [f"{one}" for one in found if not one.is_right] == []

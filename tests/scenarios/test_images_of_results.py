@@ -1,10 +1,12 @@
-"""`react.read` of an image gives the model the image: within its limits, once, and again by its ref."""
+"""The files of a turn in its result and by their refs; `react.read` of an image gives the model the image."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import struct
 from base64 import b64encode
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,16 +15,31 @@ from openai.types.chat import ChatCompletionToolMessageParam, ChatCompletionUser
 from openai.types.responses.response_input_param import FunctionCallOutput
 from pydantic import TypeAdapter
 
-from loopline import Attachment, Bundle, Harness, Output, OutputFile, tool
+from loopline import (
+    Attachment,
+    BaseWorkflow,
+    Bundle,
+    Harness,
+    Output,
+    OutputFile,
+    TurnPayload,
+    TurnResult,
+    tool,
+)
+from loopline.client import connect
 from loopline.models import Attached, Prompt, ToolMessage, UserMessage
 from loopline.models.prompt import cost
+from loopline.server import app
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
-from loopline.timeline import RoundStart, ToolResult
+from loopline.timeline import Checkpoint, FileAdded, RangeSummary, RoundStart, ToolResult
+from tests.doors.command import Loopline
 from tests.providers import flat_request
 from tests.providers.flat_request import WIRES
+from tests.support.live_server import serving
 from tests.support.sample_files import gif, jpeg, png
 from tests.support.scripted_conversation import talking
+from tests.support.workbench import bodies
 
 CHART = "fi:turn_1.outputs/chart.png"
 FILES: dict[str, bytes] = {
@@ -38,6 +55,12 @@ FILES: dict[str, bytes] = {
 }
 
 
+READS: list[Entry] = [
+    Call("studio.draw", names=["chart.png"]),
+    Call("react.read", paths=[CHART]),
+]
+
+
 @tool(effect="write")
 def draw(names: list[str]) -> Output:
     """Draw."""
@@ -49,7 +72,6 @@ def studio() -> Bundle:
 
 
 def shown(prompt: Prompt) -> list[Attached]:
-    """Return the images that results show, in order."""
     results = [message for message in prompt.messages if isinstance(message, ToolMessage)]
     return [image for message in results for image in message.attachments]
 
@@ -59,7 +81,6 @@ def sent(wire: str, prompt: Prompt) -> Any:
 
 
 def with_files(prompt: Prompt) -> list[UserMessage | ToolMessage]:
-    """Return the messages that show a file."""
     messages = [item for item in prompt.messages if isinstance(item, UserMessage | ToolMessage)]
     return [message for message in messages if message.attachments]
 
@@ -70,16 +91,11 @@ def given(prompt: Prompt) -> list[str]:
 
 
 async def test_an_image_is_part_of_the_result_that_reads_it() -> None:
-    script: list[Entry] = [
-        Call("studio.draw", names=["chart.png"]),
-        Call("react.read", paths=[CHART]),
-        Say("."),
-    ]
-    model = ScriptedModel(script, vision=True)
+    model = ScriptedModel([*READS, Say(".")], vision=True)
     async with talking(model, bundle=studio()) as talk:
         await talk.say("go")
         (result,) = await talk.read(["tc:turn_1.c2.result"])
-        starts = [block.body for block in await talk.blocks() if isinstance(block.body, RoundStart)]
+        starts = await bodies(talk, RoundStart)
     (image,) = shown(model.requests[-1])
     assert (image.ref, image.mime) == (f"{CHART}@1", "image/png")
     assert image.data == b64encode(FILES["chart.png"]).decode()
@@ -109,12 +125,7 @@ async def test_an_image_is_read_once_and_in_the_next_turn_it_is_still_there() ->
 
 
 async def test_a_model_without_vision_is_told_the_type_and_the_pixels() -> None:
-    script: list[Entry] = [
-        Call("studio.draw", names=["chart.png"]),
-        Call("react.read", paths=[CHART]),
-        Say("."),
-    ]
-    model = ScriptedModel(script)
+    model = ScriptedModel([*READS, Say(".")])
     async with talking(model, bundle=studio()) as talk:
         await talk.say("go")
         (result,) = await talk.read(["tc:turn_1.c2.result"])
@@ -165,7 +176,7 @@ async def test_images_of_results_are_the_first_to_go_and_can_be_read_again() -> 
     model = ScriptedModel(script, vision=True, window=60_000)
     async with talking(model, bundle=studio()) as talk:
         answer = await talk.say("go", max_iterations=20)
-        starts = [block.body for block in await talk.blocks() if isinstance(block.body, RoundStart)]
+        starts = await bodies(talk, RoundStart)
         first, last = await talk.read(["fi:turn_1.outputs/0.png@1", "tc:turn_1.c14.result"])
     assert answer.ok
     windows = [start.window for start in starts if start.window is not None]
@@ -183,14 +194,8 @@ async def test_images_of_results_are_the_first_to_go_and_can_be_read_again() -> 
 
 
 async def test_an_image_is_in_an_export_and_a_fork() -> None:
-    script: list[Entry] = [
-        Call("studio.draw", names=["chart.png"]),
-        Call("react.read", paths=[CHART]),
-        Say("."),
-    ]
-    model = ScriptedModel([*script, Say("a")], vision=True)
-    async with Harness.open(studio(), store="memory:", model=model) as harness:
-        talk = harness.conversation("c")
+    model = ScriptedModel([*READS, Say("."), Say("a")], vision=True)
+    async with talking(model, bundle=studio()) as talk:
         await talk.say("go")
         forked = await talk.fork(seq=(await talk.blocks())[-1].seq)
         document = await talk.export()
@@ -203,12 +208,7 @@ async def test_an_image_is_in_an_export_and_a_fork() -> None:
 
 
 async def test_a_text_protocol_has_the_image_beside_the_result() -> None:
-    script: list[Entry] = [
-        Call("studio.draw", names=["chart.png"]),
-        Call("react.read", paths=[CHART]),
-        Say("."),
-    ]
-    model = ScriptedModel(script, vision=True, tool_call=False, json_mode=True)
+    model = ScriptedModel([*READS, Say(".")], vision=True, tool_call=False, json_mode=True)
     async with talking(model, bundle=studio()) as talk:
         await talk.say("go")
     (message,) = with_files(model.requests[-1])
@@ -217,11 +217,7 @@ async def test_a_text_protocol_has_the_image_beside_the_result() -> None:
 
 
 async def test_an_answer_from_the_trace_sees_the_image_too() -> None:
-    script: list[Entry] = [
-        Call("studio.draw", names=["chart.png"]),
-        Call("react.read", paths=[CHART]),
-    ]
-    model = ScriptedModel([*script, Say("Draft."), Say("So.")], vision=True)
+    model = ScriptedModel([*READS, Say("Draft."), Say("So.")], vision=True)
     async with talking(model, bundle=studio()) as talk:
         await talk.say("go", answer_mode="synthesize")
     (message,) = with_files(model.requests[-1])
@@ -289,3 +285,110 @@ def test_what_a_result_without_an_image_is_stays_as_it_was() -> None:
     message = ToolMessage(call_id="c1", name="w.look", text="tea", ok=False)
     assert repr(message) == "ToolMessage(call_id='c1', name='w.look', text='tea', ok=False)"
     assert ToolResult(call_id="c1", tool="w.look", text="tea").images == ()
+
+
+@tool(effect="write")
+def draw_chart() -> Output:
+    """Draw a chart."""
+    secret = OutputFile("notes.txt", b"for the agent", visibility="internal")
+    return Output("drawn", files=[OutputFile("chart.csv", b"a,b\n1,2\n"), secret])
+
+
+class Shop(BaseWorkflow):
+    async def process(self, payload: TurnPayload) -> TurnResult:
+        await self.store.put_attachment("files/log.txt", payload.text)
+        react = await self.build_react()
+        return await react.run(payload)
+
+
+BUNDLE = Bundle(id="shop", workflow=Shop, tools=[draw_chart])
+SCRIPT: list[Entry] = [Call("shop.draw_chart"), Say("Here it is.")]
+EXPECTED = [
+    ("fi:turn_1.outputs/chart.csv@1", "chart.csv", 8, b"a,b\n1,2\n"),
+    ("fi:turn_1.files/log.txt@1", "log.txt", 5, b"Draw!"),
+]
+
+
+async def listed(result: TurnResult[Any]) -> list[tuple[str, str, int, bytes]]:
+    return [(file.ref, file.name, file.size, await file.read()) for file in result.files]
+
+
+async def test_a_result_has_the_files_of_its_turn_alone(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/talk.db"
+    async with Harness.open(BUNDLE, store=store, model=ScriptedModel(SCRIPT)) as harness:
+        result = await harness.conversation("c").say("Draw!")
+        assert await listed(result) == EXPECTED
+        assert all(file.type for file in result.files)
+    model = ScriptedModel([Say("Nothing more.")])
+    async with Harness.open(Bundle(id="shop"), store=store, model=model) as harness:
+        assert not (await harness.conversation("c").say("And?")).files
+
+
+async def test_a_server_sends_the_files_with_the_result() -> None:
+    with serving(app(BUNDLE, store="memory:", model=ScriptedModel(SCRIPT, strict=False))) as url:
+        async with connect(url) as server:
+            result = await server.conversation("c").say("Draw!")
+    assert await listed(result) == EXPECTED
+
+
+BYTES = bytes(range(256)) * 200
+
+
+@tool(effect="write")
+def render(number: int) -> Output:
+    """Render a report."""
+    files = [
+        OutputFile("export/report.pdf", b"%PDF-1.4\n" + BYTES + str(number).encode()),
+        OutputFile("own.txt", f"own {number}", "internal"),
+    ]
+    return Output(f"Report {number}: {'word ' * 1_500}", files=files)
+
+
+def script(turns: int) -> list[Entry]:
+    entries = list[Entry]()
+    for number in range(1, turns + 1):
+        path, text = "files/src/app.py", f"VERSION = {number}\n"
+        entries += [
+            Call("react.write", path=path, content=text),
+            Call("shop.render", number=number),
+            Call("react.write", path=path, content=f"{text}# {'line ' * 1_500}\n"),
+            Say(f"Version {number}. {'said ' * 500}"),
+        ]
+    return entries
+
+
+async def test_a_ref_of_a_file_reads_the_same_for_ever(tmp_path: Path) -> None:
+    shop = Bundle(id="shop", tools=[render], configuration={"react": {"workspace": "latest"}})
+    place = f"sqlite:///{tmp_path / 'talk.db'}"
+    model = ScriptedModel(script(12), window=40_000, aux={"summary": ["Summed up."] * 20})
+    async with Harness.open(shop, store=place, model=model) as harness:
+        talk = harness.conversation("c", user="ann")
+        for number in range(1, 13):
+            assert (await talk.say(f"Version {number}, please. {'please ' * 300}")).ok
+        blocks = await talk.blocks()
+        files = {block.ref: block.body for block in blocks if isinstance(block.body, FileAdded)}
+        seed_refs = [f"fi:turn_{number}.outputs/export/report.pdf" for number in range(1, 13)]
+        first = {item.ref: item.data for item in await talk.read([*files])}
+        moving = [item.ref for item in await talk.read(seed_refs)]
+        fork = await talk.fork(seq=blocks[-1].seq)
+        in_fork = {item.ref: item.data for item in await fork.read([*files])}
+        document = await talk.export()
+    assert sum(isinstance(block.body, RangeSummary) for block in blocks) > 0
+    assert sum(isinstance(block.body, Checkpoint) for block in blocks) > 0
+    assert len(files) == 48
+    assert list(first) == list(files)
+    assert all(first[ref].endswith(str(number).encode()) for number, ref in enumerate(moving, 1))
+    assert moving == [f"{ref}@1" for ref in seed_refs]
+    assert in_fork == first
+
+    async with Harness.open(shop, store="memory:", model=ScriptedModel([])) as harness:
+        await harness.load(document, name="copy")
+        copy = harness.conversation("copy")
+        assert {item.ref: item.data for item in await copy.read([*files])} == first
+
+    command = Loopline(tmp_path)
+    refs = [f"fi:turn_1.files/src/app.py@{version}" for version in (1, 2)]
+    read = command("read", *refs, "--json", "-c", "c", "--user", "ann", "--store", place)
+    assert read.code == 0
+    texts = [item["text"] for item in json.loads(read.out)["items"]]
+    assert [text.encode() for text in texts] == [first[ref] for ref in refs]

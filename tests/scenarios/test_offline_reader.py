@@ -1,15 +1,24 @@
-"""The embedded default model plans, searches, reads and quotes, each step read off the prompt."""
+"""The embedded default model plans, searches, reads and quotes what a passage holds; without knowledge it lists tools."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import re
+import shlex
+import subprocess
+import sys
 from collections.abc import Mapping
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from loopline.models import (
     AssistantMessage,
+    Json,
+    JsonObject,
     Message,
     Options,
     Prompt,
@@ -19,8 +28,12 @@ from loopline.models import (
     ToolMessage,
     ToolSpec,
     UserMessage,
+    extract_json,
 )
 from loopline.offline import OfflineModel
+from loopline.offline.evidence import stem
+from loopline.offline.prompt_turn import parse_passages
+from loopline.offline.sentences import split_sentences
 from loopline.tools import NO_ANSWER
 
 PLAN, SEARCH, READ = (
@@ -109,7 +122,6 @@ class Desk:
         raise AssertionError("it never answers")
 
     def act(self, reply: Reply) -> None:
-        """Record the calls with their results."""
         calls: list[ToolCall] = []
         for call in reply.calls:
             self.made += 1
@@ -409,52 +421,44 @@ async def test_a_passage_with_a_similar_name_or_only_code_of_that_name_is_not_qu
     assert bool(quotes(await desk.say(question))) == answered
 
 
-async def test_a_sentence_that_leans_on_the_one_before_comes_with_it() -> None:
-    space = (
+@pytest.mark.parametrize(
+    ("question", "text", "quoted"),
+    [
         (
-            "[[S:5]] Locks — ks:docs/locks.md@abc1234#L1-L3",
+            "What prevents a deadlock between two importers?",
             "The writer takes the advisory lock. This prevents a deadlock between two importers.",
+            [
+                "The writer takes the advisory lock.",
+                "This prevents a deadlock between two importers.",
+            ],
         ),
-    )
-
-    answer = await Desk(space=space).say("What prevents a deadlock between two importers?")
-
-    assert [text for text, _ in quotes(answer)][:2] == [
-        "The writer takes the advisory lock.",
-        "This prevents a deadlock between two importers.",
-    ]
-
-
-async def test_who_asks_how_long_gets_the_sentence_that_tells_the_time() -> None:
-    space = (
         (
-            "[[S:6]] Disclosure — ks:docs/security.md@abc1234#L1-L5",
+            "How long before publication do vendors get told?",
             "About one week before publication two mails are sent. The first names the date. "
             "The second tells the vendors of operating systems and other distributors.",
+            [
+                "About one week before publication two mails are sent.",
+                "The second tells the vendors of operating systems and other distributors.",
+            ],
         ),
-    )
-
-    answer = await Desk(space=space).say("How long before publication do vendors get told?")
-
-    assert "About one week before publication" in answer
-    assert "tells the vendors" in answer
-
-
-async def test_markup_is_left_out_of_a_quote_and_its_words_are_kept() -> None:
-    space = (
         (
-            "[[S:8]] Settings — ks:docs/settings.rst@abc1234#L1-L5",
+            "What is the default of the CACHE_WAIT setting?",
             "The :setting:`CACHE_WAIT` setting, a ``timedelta`` (see :pep:`8` and `the guide "
             "<https://example.org>`_), is **five** minutes by default.",
+            [
+                "The `CACHE_WAIT` setting, a `timedelta` (see PEP 8 and the guide), "
+                "is five minutes by default."
+            ],
         ),
-    )
-
-    answer = await Desk(space=space).say("What is the default of the CACHE_WAIT setting?")
-
-    assert (
-        "“The `CACHE_WAIT` setting, a `timedelta` (see PEP 8 and the guide), is five minutes by "
-        "default.” [[S:8]]"
-    ) in answer
+    ],
+    ids=["what a sentence leans on", "a time for how long", "words without markup"],
+)
+async def test_a_quote_has_what_answers_the_question(
+    question: str, text: str, quoted: list[str]
+) -> None:
+    desk = Desk(space=(("[[S:5]] Notes — ks:docs/notes.md@abc1234#L1-L5", text),))
+    found = [quote for quote, _ in quotes(await desk.say(question))]
+    assert [quote for quote in quoted if quote not in found] == []
 
 
 async def test_the_same_prompt_gets_the_same_reply() -> None:
@@ -479,3 +483,333 @@ async def test_it_says_what_it_is_and_can_do() -> None:
     assert model.name == "offline"
     assert model.capabilities.tool_call
     assert (model.capabilities.window, model.capabilities.output_limit) == (1_000_000, 8_000)
+
+
+FIND = ToolSpec(
+    name="shop.find",
+    description="Find goods by name.\n\nLonger words follow.",
+    parameters={
+        "type": "object",
+        "properties": {
+            "name": {"type": "string"},
+            "limit": {"type": "integer", "default": 5},
+            "sort": {"type": "string", "enum": ["price", "name"]},
+        },
+        "required": ["name", "sort"],
+    },
+)
+PLAN_TOOL = ToolSpec(name="react.plan", description="Keep a plan.", parameters={"type": "object"})
+
+
+async def said(*tools: ToolSpec, system: str = "Bundle: shop") -> str:
+    message = UserMessage(text="[ar:turn_1.user.prompt]\nIs there any tea?")
+    prompt = Prompt(system=system, tools=tools, messages=(message,))
+    reply = [event async for event in OfflineModel().stream(prompt)][-1]
+    assert isinstance(reply, Reply)
+    assert reply.calls == ()
+    return reply.text
+
+
+def commands(answer: str) -> list[list[str]]:
+    lines = [line.strip() for line in answer.splitlines()]
+    return [shlex.split(line) for line in lines if line.startswith("loopline tool")]
+
+
+async def arguments(**properties: Json) -> JsonObject:
+    """What the line to try passes to a tool with these required properties."""
+    schema: JsonObject = {
+        "type": "object",
+        "properties": dict(properties),
+        "required": list(properties),
+    }
+    tool = ToolSpec(name="a.b", description="", parameters=schema)
+    value = extract_json(commands(await said(tool))[0][-1])
+    assert value is not None
+    return value
+
+
+async def test_each_tool_of_the_bundle_has_its_purpose_and_a_line_to_try() -> None:
+    answer = await said(PLAN_TOOL, FIND)
+
+    assert "`shop.find`: Find goods by name." in answer
+    assert commands(answer) == [
+        ["loopline", "tool", "shop", "shop.find", '{"name":"name","sort":"price"}']
+    ]
+    assert "react.plan" not in answer
+
+
+async def test_it_says_that_it_is_not_a_language_model() -> None:
+    assert "offline — a deterministic reader, not a language model" in await said(FIND)
+
+
+async def test_a_bundle_whose_name_is_not_known_is_written_as_a_word_to_replace() -> None:
+    assert commands(await said(FIND, system="You help."))[0][2] == "BUNDLE"
+
+
+async def test_a_bundle_name_with_a_space_is_quoted_for_the_shell() -> None:
+    assert commands(await said(FIND, system="Rules.\nBundle: my shop"))[0][2] == "my shop"
+
+
+async def test_a_bundle_without_tools_is_said_to_have_none() -> None:
+    answer = await said(PLAN_TOOL)
+
+    assert "neither a knowledge space to read nor tools" in answer
+    assert "not a language model" in answer
+
+
+async def test_an_apostrophe_in_an_argument_survives_the_shell() -> None:
+    found = await arguments(name={"type": "string", "default": "Ann's tea"})
+
+    assert found == {"name": "Ann's tea"}
+
+
+async def test_arguments_follow_types_enums_defaults_and_examples() -> None:
+    found = await arguments(
+        count={"type": "integer"},
+        price={"type": "number", "minimum": 2},
+        gift={"type": "boolean"},
+        size={"enum": ["small", "large"]},
+        colour={"type": "string", "examples": ["green"]},
+        tags={"type": "array", "items": {"type": "string"}},
+        box={"type": "object", "properties": {"wide": {"type": "integer"}}},
+        day={"type": "string", "format": "date"},
+        note={"anyOf": [{"type": "string"}, {"type": "null"}]},
+    )
+
+    assert found == {
+        "count": 1,
+        "price": 2,
+        "gift": True,
+        "size": "small",
+        "colour": "green",
+        "tags": ["tags"],
+        "box": {"wide": 1},
+        "day": "2025-01-31",
+        "note": "note",
+    }
+
+
+async def test_a_reference_inside_the_schema_is_followed() -> None:
+    tool = ToolSpec(
+        name="a.b",
+        description="",
+        parameters={
+            "type": "object",
+            "properties": {"one": {"$ref": "#/$defs/One"}},
+            "required": ["one"],
+            "$defs": {"One": {"type": "object", "properties": {"id": {"type": "integer"}}}},
+        },
+    )
+
+    assert commands(await said(tool))[0][-1] == '{"one":{"id":1}}'
+
+
+async def test_a_schema_that_holds_itself_comes_to_an_end() -> None:
+    tool = ToolSpec(
+        name="a.b",
+        description="",
+        parameters={
+            "type": "object",
+            "properties": {"node": {"$ref": "#"}},
+            "required": ["node"],
+        },
+    )
+
+    assert commands(await said(tool))[0][:4] == ["loopline", "tool", "shop", "a.b"]
+
+
+SEARCH_TOOL = ToolSpec(name="react.search_knowledge", description="", parameters={"type": "object"})
+PIECES = st.sampled_from(
+    [
+        "\n", "\n\n", "    ", ".. note::", "::", "```", "====", "- ", "* ", "| a | b |", "+---+", '"""',
+        "# ", "[[S:7]]", "[[S:1]] x — ks:a.py@c#L1-L2", "… cut: ks:a", "✓ [1] done", "`", "**", "(", "[",
+        "def f():", ":ref:`a <b>`", "word", "cache", "because", "\u2028", "\ud800", "\x00", "\t", "\r",
+    ]
+)  # fmt: skip
+TEXTS = st.one_of(st.text(), st.lists(PIECES, max_size=30).map("".join))
+
+
+def answer(question: str, path: str, text: str) -> str:
+    call = ToolCall(name="react.search_knowledge", arguments={"query": question}, call_id="c1")
+    heading = f"[[S:1]] A title — ks:{path}@abc1234#L1-L9"
+    prompt = Prompt(
+        system="",
+        tools=(SEARCH_TOOL,),
+        messages=(
+            UserMessage(text=f"[ar:turn_1.user.prompt]\n{question}"),
+            AssistantMessage(text="", calls=(call,)),
+            ToolMessage(
+                call_id="c1",
+                name=call.name,
+                text=f"[tc:turn_1.c1.result]\n1 passage\n\n{heading}\n{text}",
+            ),
+        ),
+        options=Options(allow_calls=False),
+    )
+
+    async def last() -> Reply:
+        reply = [event async for event in OfflineModel().stream(prompt)][-1]
+        assert isinstance(reply, Reply)
+        return reply
+
+    return asyncio.run(last()).text
+
+
+@settings(deadline=None)
+@given(question=TEXTS, text=TEXTS, path=st.sampled_from(["a.py", "a.rst", "a.md", "a%20b.bin"]))
+def test_no_passage_and_no_question_makes_it_raise(question: str, text: str, path: str) -> None:
+    assert isinstance(answer(question, path, text), str)
+
+
+@settings(deadline=None)
+@given(text=TEXTS)
+def test_only_sources_that_were_given_are_cited(text: str) -> None:
+    given_sids = {
+        str(passage.sid) for passage in parse_passages(f"[[S:1]] A — ks:a@c#L1-L1\n{text}")
+    }
+
+    cited = set(re.findall(r"\[\[S:(\d+)\]\]", answer("Why is the cache a word?", "a.rst", text)))
+
+    assert cited <= given_sids
+
+
+@given(text=TEXTS)
+def test_a_sentence_holds_only_words_of_its_text(text: str) -> None:
+    for sentence in split_sentences(text) + split_sentences(text, is_source=True):
+        assert set(re.findall(r"\w+", sentence)) <= set(re.findall(r"\w+", text))
+
+
+def test_a_document_is_cut_where_its_sentences_end() -> None:
+    text = """Title
+=====
+
+The first, e.g. this one, is
+wrapped. The second ends! ``a.b.C`` begins the third.
+
+- an item
+  that goes on
+- another
+
+.. code-block:: python
+
+    nothing = to_read
+
+A term
+    Its definition. More of it.
+"""
+
+    assert split_sentences(text) == [
+        "The first, e.g. this one, is wrapped.",
+        "The second ends!",
+        "``a.b.C`` begins the third.",
+        "an item that goes on",
+        "another",
+        "A term",
+        "Its definition.",
+        "More of it.",
+    ]
+
+
+def test_rows_of_tables_are_sentences_of_their_own() -> None:
+    text = """| name | default |
+|------|---------|
+| wait | 5 s |
+
+====  =======
+code  meaning
+====  =======
+404   not found
+====  =======
+"""
+
+    assert split_sentences(text) == [
+        "name | default",
+        "wait | 5 s",
+        "code | meaning",
+        "404 | not found",
+    ]
+
+
+def test_docstrings_and_comments_of_code_are_prose() -> None:
+    text = '''class Cache:
+    """Keeps values. They expire."""
+
+    # Two lines of
+    # one comment.
+    limit = compute(
+        1,
+    )
+'''
+
+    assert split_sentences(text, is_source=True) == [
+        "Keeps values.",
+        "They expire.",
+        "Two lines of one comment.",
+    ]
+
+
+def test_a_passage_that_begins_inside_a_docstring_is_read_as_one() -> None:
+    text = '''    and it expires after an hour.
+    """
+    return value
+'''
+
+    assert split_sentences(text, is_source=True) == ["and it expires after an hour."]
+
+
+def test_results_are_cut_at_their_headers_and_what_was_left_out_is_noticed() -> None:
+    result = """2 passages for "cache"
+
+[[S:3]] Caching > Keys — ks:docs/a%20b.rst@abc1234#L10-L20
+A key is a string.
+
+It has a version.
+
+[[S:12]] ks:src/cache.py@abc1234#L1-L4
+def key(): ...
+… cut: 900 characters; the whole is ks:src/cache.py@abc1234#L1-L4"""
+
+    first, second = parse_passages(result)
+
+    assert (first.sid, first.title, first.path) == (3, "Caching > Keys", "docs/a%20b.rst")
+    assert first.ref == "ks:docs/a%20b.rst@abc1234#L10-L20"
+    assert first.text.strip() == "A key is a string.\n\nIt has a version."
+    assert (second.sid, second.text) == (12, "def key(): ...")
+
+
+def test_forms_of_one_word_share_a_stem() -> None:
+    for forms in (
+        ("cache", "caches", "cached", "caching"),
+        ("compression", "compressed", "compresses"),
+        ("lock", "locks", "locked", "locking"),
+        ("retry", "retries", "retried"),
+        ("dependency", "dependencies"),
+        ("file", "files", "filing"),
+    ):
+        assert len({stem(form) for form in forms}) == 1, forms
+
+
+TIES = """
+from loopline.offline.evidence import choose_quotes, find_candidates, parse_question
+from loopline.offline.prompt_turn import CitablePassage
+
+text = "Harbours, lanterns, anchors, sextants, compasses, rudders and mainsails were painted."
+passages = [CitablePassage(sid, "", f"ks:{sid}.md", text) for sid in (1, 2)]
+earlier = parse_question("Were harbours, lanterns, anchors, compasses and mainsails painted?", None)
+question = parse_question("And rudders?", earlier)
+print(question, choose_quotes(question, find_candidates(question, passages)))
+"""
+
+
+def test_words_of_equal_weight_are_searched_and_quoted_in_one_order_in_every_process() -> None:
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", TIES],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in "12"
+    }
+    assert len(outputs) == 1

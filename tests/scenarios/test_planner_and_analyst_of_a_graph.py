@@ -19,6 +19,7 @@ from loopline.testing import Call, Fail, FakeClock, Raw, Refuse, Say, ScriptedMo
 from loopline.testing.scripted import CapabilityChoices, Entry, Line
 from loopline.timeline import Block, CrewGraph, Decision, Notice, Plan, RoundStart, RunChild
 from tests.presets.task import SEEDS
+from tests.support.scripted_conversation import talking
 
 PLAN: JsonObject = {"steps": [{"id": "1", "task": "do it"}]}
 REACHED: JsonObject = {"achieved": True, "confidence": 0.9, "answer": "All of it."}
@@ -61,7 +62,6 @@ class Actors:
         self.asked: Counter[str] = Counter()
 
     def line(self, prompt: Prompt) -> Line:
-        """Return the next line of the one who asks."""
         name = asker(prompt)
         number = self.asked[name]
         self.asked[name] += 1
@@ -76,7 +76,6 @@ class Actors:
                 return Call("crew.graph", goal=self.goal) if not number else "Done."
 
     def model(self, choices: CapabilityChoices = NATIVE) -> ScriptedModel:
-        """Return the model of all runs."""
         return ScriptedModel([self.line] * 100, strict=False, **choices)
 
 
@@ -90,7 +89,6 @@ class Outcome:
 
     @property
     def ends(self) -> Mapping[str, str]:
-        """How each child ended."""
         links = [block.body for block in self.blocks if isinstance(block.body, RunChild)]
         return {link.conversation: link.reason for link in links}
 
@@ -122,7 +120,6 @@ async def run(
 
 
 def bodies(blocks: Sequence[Block], kind: type) -> list[Block]:
-    """Return the blocks of a kind."""
     return [block for block in blocks if isinstance(block.body, kind)]
 
 
@@ -346,7 +343,6 @@ class Hanging(ScriptedModel):
         self.is_asked = asyncio.Event()
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """Reply to the turn alone."""
         if asker(prompt) == "planner":
             self.is_asked.set()
             await asyncio.Event().wait()
@@ -425,8 +421,7 @@ async def test_after_a_graph_the_plan_is_the_current_one_that_was_it_before(
 ) -> None:
     script: list[Entry] = [entry for line in [*lines, "Done."] for entry in (Wait(1), line)]
     model = ScriptedModel(script)
-    async with Harness.open(DESK, store="memory:", model=model, clock=FakeClock()) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, bundle=DESK) as talk:
         await talk.say("Begin")
         blocks = await talk.blocks()
     snapshots = [block.body.snapshot for block in blocks if isinstance(block.body, Plan)]

@@ -19,11 +19,13 @@ from loopline.timeline import (
     Notice,
     PlanAck,
     RoundStart,
+    Thinking,
     ToolCalled,
     TurnHeader,
     UserPrompt,
 )
 from tests.support.scripted_conversation import talking
+from tests.support.workbench import Desk, at_work, bodies, in_json, results, shown, workbench
 
 NAMES: list[ProtocolName] = ["native", "json", "tagged", "thought_action"]
 TEXT_NAMES: list[ProtocolName] = ["json", "tagged", "thought_action"]
@@ -196,6 +198,10 @@ THOUGHT: list[tuple[str, DecodedReply]] = [
 BESIDE = (
     '{"action":"call_tool","tool":"a","arguments":{"x":1}} {"action":"final_answer","answer":"?"}'
 )
+TWO_CALLS = (
+    'First {"action":"call_tool","notes":"one","tool":"a","arguments":{"x":1}} then '
+    '{"action":"call_tool","tool":"b","arguments":{"y":"</tool_call>"}}'
+)
 PROSE = 'I will send {"x": …}:\n{"action": "final_answer", "answer": "So."}'
 MORE = '{"action": "final_answer", "why": "it is so", "answer": "So."}'
 JSON: list[tuple[str, DecodedReply]] = [
@@ -206,6 +212,7 @@ JSON: list[tuple[str, DecodedReply]] = [
     ('{"action": "call_tool", "tool": "a", "arguments": {"x": 1}}', Calls("", TWO[:1])),
     ('{"action": "call_tool", "tool": "a", "arguments": null}',
      Calls("", (ToolCall(name="a", arguments={}),))),
+    (TWO_CALLS, Calls("one", TWO, discarded=TWO_CALLS)),
     (BESIDE, Calls("", TWO[:1], discarded=BESIDE)),
     (PROSE, Answer("", "So.", discarded=PROSE)),
     (MORE, Answer("", "So.", discarded=MORE)),
@@ -359,3 +366,58 @@ async def test_a_turn_in_one_protocol_is_followed_by_one_in_another() -> None:
     assert starts[-1].opened_by == "protocol,instructions"
     assert "Action: play.look" in str(script.requests[-1])
     assert "<channel:answer>" not in str(script.requests[-1].messages).replace(HARD, "")
+
+
+@pytest.mark.parametrize("able", [True, False])
+async def test_json_is_asked_of_the_provider_only_if_it_can_see_to_it(able: bool) -> None:
+    model = ScriptedModel(["Done."], tool_call=False, json_mode=able)
+    async with at_work(model) as talk:
+        await talk.say("go", protocol="json")
+    assert model.requests[0].options.json_object is able
+
+
+async def test_what_cannot_be_read_is_asked_for_anew_and_costs_a_round() -> None:
+    model = in_json([Raw("hm, no object"), "Read."])
+    async with at_work(model) as talk:
+        result = await talk.say("go")
+    assert (result.answer, result.rounds, len(model.requests)) == ("Read.", 2, 2)
+    assert "hm, no object" in shown(model.requests[1])
+    assert "has no JSON object" in shown(model.requests[1])
+
+
+@pytest.mark.parametrize(
+    ("protocol", "broken"),
+    [
+        ("tagged", '<tool_call name="w.look">{</tool_call><tool_call name="w.big">{</tool_call>'),
+        ("thought_action", "Action: w.look\nAction Input: {text"),
+        ("json", '{"action": "call_tool", "tool": "w.look", "arguments": {'),
+    ],
+)
+async def test_calls_that_are_all_broken_are_repaired_and_never_an_answer(
+    protocol: ProtocolName, broken: str
+) -> None:
+    async with at_work([Raw(broken), "Done."], workbench(protocol=protocol)) as talk:
+        result = await talk.say("go")
+        (notice,) = await bodies(talk, Notice)
+    assert (result.answer, result.rounds, notice.code) == ("Done.", 2, "malformed_reply")
+
+
+async def test_reasoning_beside_an_object_without_notes_is_kept() -> None:
+    async with at_work(in_json([Say("Done.", thinking="because")])) as talk:
+        await talk.say("go")
+        (thought,) = await bodies(talk, Thinking)
+    assert thought.text == "because"
+
+
+async def test_wrong_arguments_never_reach_the_tool_and_the_field_is_named() -> None:
+    desk, model = Desk(), ScriptedModel([Call("w.look", ticks="many"), "Sorry."])
+    async with at_work(model, workbench(desk)) as talk:
+        await talk.say("go")
+    (told,) = results(model.requests[1])
+    assert (told.ok, "ticks" in told.text, desk.began) == (False, True, [])
+
+
+async def test_without_a_bound_repairs_go_on_until_the_last_round() -> None:
+    async with at_work(in_json([Raw(f"odd {n}") for n in range(4)])) as talk:
+        result = await talk.say("go", repairs=None, max_iterations=4)
+    assert (result.answer, result.rounds) == ("odd 3", 4)

@@ -1,21 +1,43 @@
-"""What a listener hears of a reply while it is written: the right text in the right channel."""
+"""What a listener hears of a reply while it is written: the right text in the right channel, citations resolved."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from loopline import Harness
-from loopline.events import Delta
-from loopline.models import Capabilities, Prompt, ProtocolName, Reply, TextDelta
+from loopline import Bundle, Harness
+from loopline.events import Delta, Event, NotesMode
+from loopline.events.events import NO_TOOLS, AnswerText
+from loopline.models import Capabilities, Prompt, ProtocolName, Reply, TextDelta, ToolCall
+from loopline.models.prompt import estimate
 from loopline.prompt import protocol
-from loopline.testing import Call, Raw, Say
+from loopline.react import CitationFilter, Limits
+from loopline.testing import Call, Fail, Raw, Refuse, Say, ScriptedModel
 from loopline.testing.scripted import Entry
-from loopline.timeline import Block, Completion, Draft, Notes, PlanAck, Thinking, ToolResult
+from loopline.timeline import (
+    Block,
+    Completion,
+    Decision,
+    Draft,
+    Exit,
+    Notes,
+    PlanAck,
+    RoundStart,
+    Source,
+    SourceAdded,
+    SourcePool,
+    Thinking,
+    ToolResult,
+    citations,
+)
 from tests.support.playground import bundle
 from tests.support.scripted_conversation import talking
+from tests.support.workbench import at_work, bodies, heard, said, shown, workbench
 
 PLAN = Call("react.plan", mode="new", steps=["look", "answer"])
 FIND = Call("play.find", url="https://x.example")
@@ -119,8 +141,7 @@ class Letters:
 @pytest.mark.parametrize("name", ["native", "json", "tagged", "thought_action"])
 async def test_an_answer_is_heard_while_it_is_written(name: ProtocolName) -> None:
     text = 'Tea "grün" 🍵\\n.\n\n<\\channel:x> C:\\temp\tso'
-    async with Harness.open(bundle, store="memory:", model=Letters(text)) as harness:
-        talk = harness.conversation("c")
+    async with talking(Letters(text), bundle=bundle) as talk:
         events = [event async for event in talk.stream("go", protocol=name)]
     deltas = [event for event in events if isinstance(event, Delta)]
     assert [delta.type for delta in deltas].count("reset") == 0
@@ -190,3 +211,267 @@ async def test_a_call_in_the_short_tag_is_made() -> None:
         e.body.text for e in events if isinstance(e, Block) and isinstance(e.body, ToolResult)
     ]
     assert results == ["seen tea"]
+
+
+SCRIPT: list[Entry] = [
+    Say("I look it up.", Call("react.read", refs=["so:sources_pool"])),
+    Say("Three minutes."),
+]
+
+
+def piece(text: str) -> Delta:
+    return Delta(type="delta", channel="answer", text=text)
+
+
+@pytest.mark.parametrize(
+    ("notes", "shown"),
+    [("hold", "Three minutes."), ("show", "I look it up.\n\nThree minutes.")],
+)
+async def test_a_note_is_held_back_or_shown(notes: NotesMode, shown: str) -> None:
+    async with talking(ScriptedModel(SCRIPT), bundle=Bundle(id="tea")) as conversation:
+        pieces = [text async for text in conversation.stream_text("How long?", notes=notes)]
+    assert "".join(pieces) == shown
+
+
+async def test_an_answer_from_the_trace_is_yielded_as_it_is_written() -> None:
+    model = ScriptedModel([Say("Draft."), Say("Three minutes.")])
+    async with talking(model, bundle=Bundle(id="tea")) as conversation:
+        pieces = [
+            text async for text in conversation.stream_text("How long?", answer_mode="synthesize")
+        ]
+    assert "".join(pieces) == "Three minutes."
+
+
+async def test_an_answer_of_a_type_is_its_json() -> None:
+    model = ScriptedModel([Say('{"minutes": 3}')])
+    async with talking(model, bundle=Bundle(id="tea", output_type=dict[str, int])) as conversation:
+        pieces = [text async for text in conversation.stream_text("How long?")]
+    assert "".join(pieces) == '{"minutes":3}'
+
+
+def test_a_text_that_is_written_again_after_a_lost_connection_is_not_yielded_twice() -> None:
+    answer = AnswerText("show")
+    assert [answer.feed(piece("Three ")), answer.feed(piece("minutes."))] == ["Three ", "minutes."]
+    assert answer.feed(Delta(type="reset", channel="answer")) == "\n\n"
+    held = AnswerText()
+    assert held.feed(piece("Three ")) == ""
+    assert held.feed(Delta(type="reset", channel="answer")) == ""
+
+
+def test_the_digest_of_no_tools_is_that_of_an_empty_text() -> None:
+    assert len(NO_TOOLS) == 64
+
+
+PROTOCOLS: list[ProtocolName] = ["native", "json", "tagged", "thought_action"]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_it_is_asked_for_and_heard_as_prose_in_every_protocol(
+    protocol: ProtocolName,
+) -> None:
+    script: list[Entry] = [Say("I look.", Call("play.look", text="x")), "A draft.", "The answer."]
+    model = ScriptedModel(script, json_mode=True)
+    texts = list[str]()
+    async with talking(model) as talk:
+        async for event in talk.stream("go", protocol=protocol, answer_mode="synthesize"):
+            match event:
+                case Delta(type="delta", channel="answer", text=text):
+                    texts.append(text)
+                case _:
+                    pass
+        (answer,) = await talk.read(["ar:turn_1.assistant.completion"])
+    options = model.requests[-1].options
+    assert [request.purpose for request in model.requests] == ["decision", "decision", "answer"]
+    assert (options.protocol, options.json_object) == ("native", False)
+    assert model.requests[0].options.protocol == protocol
+    assert ("".join(texts), answer.text) == ("The answer.", "The answer.")
+
+
+@pytest.mark.parametrize(("size", "cut"), [(2_000, False), (2_001, True)])
+async def test_of_each_result_2000_characters_are_in_the_trace(size: int, cut: bool) -> None:
+    model = ScriptedModel([Call("w.big", size=size), "Brief.", "Long."])
+    async with at_work(model) as talk:
+        await talk.say("go", answer_mode="synthesize")
+    trace = shown(model.requests[-1])
+    assert ("x" * 2_000 in trace, "x" * 2_001 in trace) == (True, False)
+    assert ("1 more characters" in trace) is cut
+
+
+@pytest.mark.parametrize("entry", [Refuse(), Fail("down", after="Lo")])
+async def test_when_the_model_does_not_write_it_the_draft_is_the_answer(entry: Entry) -> None:
+    model = ScriptedModel([Call("w.look"), "A draft.", entry], strict=False)
+    async with at_work(model, workbench(answer_mode="synthesize")) as talk:
+        events = await heard(talk, "go")
+        (answer,) = await bodies(talk, Completion)
+        (end,) = await bodies(talk, Exit)
+        last = (await bodies(talk, Decision))[-1]
+    assert (answer.text, answer.flag, end.reason) == ("A draft.", "draft", "complete")
+    assert "Lo" not in said(events)
+    if isinstance(entry, Refuse):
+        assert (last.stop_reason, last.purpose) == ("refusal", "answer")
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        Limits(max_iterations=1, answer_mode="synthesize"),
+        Limits(max_iterations=1, on_exhausted="force"),
+    ],
+)
+async def test_without_a_draft_the_turn_is_refused_and_no_round_is_counted_for_it(
+    limits: Limits,
+) -> None:
+    model = ScriptedModel([Call("w.look"), Refuse()])
+    async with at_work(model, workbench(**limits)) as talk:
+        result = await talk.say("go")
+    assert (result.exit_reason, result.rounds) == ("refused", 1)
+
+
+async def test_its_round_records_what_the_request_was_estimated_at() -> None:
+    model = ScriptedModel([Call("w.look"), "A draft.", "The answer."])
+    async with at_work(model, workbench(answer_mode="synthesize")) as talk:
+        await talk.say("go")
+        start = (await bodies(talk, RoundStart))[-1]
+    request = model.requests[-1]
+    texts = [request.system, request.tail, *(str(message) for message in request.messages)]
+    assert start.shows == "trace"
+    assert start.tokens == pytest.approx(sum(map(estimate, texts)), rel=0.2)
+
+
+class InPieces:
+    """A model that finds two pages, then answers in these pieces."""
+
+    name = "in pieces"
+    capabilities = Capabilities()
+
+    def __init__(self, pieces: Sequence[str]) -> None:
+        self._pieces = pieces
+
+    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+        if len(prompt.messages) == 1:
+            urls = ("https://one.example", "https://two.example")
+            yield Reply(calls=tuple(ToolCall(name="play.find", arguments={"url": u}) for u in urls))
+            return
+        for piece in self._pieces:
+            yield TextDelta(text=piece)
+        yield Reply(text="".join(self._pieces))
+
+
+async def events_of_reply(pieces: Sequence[str]) -> list[Event]:
+    """The events after the results of the turn that is answered so."""
+    async with Harness.open(bundle, store="memory:", model=InPieces(pieces)) as harness:
+        events = [event async for event in harness.conversation("c").stream("go")]
+    begun = [n for n, event in enumerate(events) if isinstance(event, Block) and event.round == 2]
+    return events[begun[0] :]
+
+
+def pieces_of(events: Sequence[Event]) -> list[str]:
+    return [event.text for event in events if isinstance(event, Delta) and event.type == "delta"]
+
+
+PIECES = ["Two says so [", "[S", ":2]", "], and one: [[S:1,2", "]] [[S:1-9", "99]] [[S:7]]. [["]
+
+
+async def test_a_token_that_is_cut_anywhere_is_heard_whole_and_resolved() -> None:
+    events = await events_of_reply(PIECES)
+    assert "".join(pieces_of(events)) == "Two says so [1], and one: [2] [1] [2] [1] [?]. [["
+    assert all(piece.count("[") == piece.count("]") for piece in pieces_of(events)[:-1])
+
+
+async def test_what_is_held_back_is_heard_before_the_answer_is() -> None:
+    *_, last, answer = [
+        event
+        for event in await events_of_reply(["`open [[S:1]]"])
+        if isinstance(event, Delta) or isinstance(event.body, Completion)
+    ]
+    assert isinstance(last, Delta)
+    assert last.text.endswith("[1]")
+    assert isinstance(answer, Block)
+
+
+async def test_what_is_stored_keeps_its_tokens_and_the_marks_are_places_in_the_sources() -> None:
+    async with Harness.open(bundle, store="memory:", model=InPieces(PIECES)) as harness:
+        result = await harness.conversation("c").say("go")
+    assert result.answer == "".join(PIECES)
+    assert [source.url for source in result.sources] == [
+        "https://two.example",
+        "https://one.example",
+    ]
+
+
+def pool(newest: int) -> SourcePool:
+    source_pool = SourcePool()
+    for sid in range(1, newest + 1):
+        source_pool.take(SourceAdded(sid=sid, source=Source(url=f"https://{sid}.example")))
+    return source_pool
+
+
+def listened(*events: Event) -> list[Event]:
+    """What is heard of these events of a reply."""
+    reported_events = list[Event]()
+    listen = CitationFilter(reported_events.append, pool(3))
+    for event in events:
+        listen(event)
+    listen.close()
+    return reported_events
+
+
+def answer(text: str, attempt: int = 1) -> Delta:
+    return Delta(type="delta", channel="answer", text=text, attempt=attempt)
+
+
+def test_only_the_answer_is_resolved() -> None:
+    notes = Delta(type="delta", channel="notes", text="[[S:1]]")
+    progress = Delta(type="progress", channel="tool", text="[[S:1]]")
+    text = listened(answer("[[S"), notes, progress, answer(":3]]"))
+    assert text == [notes, progress, answer("[1]")]
+
+
+def test_a_reset_drops_what_was_held_back_and_the_numbers_begin_again() -> None:
+    reset = Delta(type="reset", channel="answer")
+    text = listened(answer("[[S:3]] [[S:"), reset, answer("[[S:2]]", attempt=2))
+    assert text == [answer("[1] "), reset, answer("[1]", attempt=2)]
+
+
+def test_nothing_is_told_of_a_piece_that_is_held_back_whole() -> None:
+    assert listened(answer("[[S:"), answer("")) == [answer("[[S:")]
+
+
+@given(
+    st.lists(st.sampled_from(["[[S:1]]", "[[S:2-9]]", "[[S:", "]]", "`", "a ", "\n"]), max_size=20),
+    st.lists(st.integers(0, 80), max_size=8),
+)
+def test_the_pieces_say_what_the_whole_does(atoms: list[str], cuts: list[int]) -> None:
+    text = "".join(atoms)
+    ends = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    whole = citations.resolve(text, citations.Marks({1, 2, 3}), newest=3)
+    reported_text = listened(*(answer(text[start:end]) for start, end in pairwise(ends)))
+    assert "".join(pieces_of(reported_text)) == whole
+
+
+class Unending(InPieces):
+    """A model that writes these pieces and then never ends."""
+
+    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+        async for event in super().stream(prompt):
+            if isinstance(event, Reply) and not event.calls:
+                await asyncio.Event().wait()
+            yield event
+
+
+async def test_a_turn_that_is_stopped_stores_what_was_written_and_its_sources_are_known() -> None:
+    pieces = ["Two says so [[S:2]], ", "and one: [[S:1]]", " and that is", " all [[S:2"]
+    model, events = Unending(pieces), list[Event]()
+    async with talking(model, bundle=bundle) as talk:
+        async for event in talk.stream("go"):
+            events.append(event)
+            if isinstance(event, Delta) and event.text.endswith(" all "):
+                await talk.stop()
+    (answer,) = [e for e in events if isinstance(e, Block) and isinstance(e.body, Completion)]
+    assert isinstance(answer.body, Completion)
+    assert answer.body.text == "".join(pieces)
+    assert answer.body.sources_used == (2, 1)
+    assert "".join(pieces_of(events)).endswith(
+        "Two says so [1], and one: [2] and that is all [[S:2"
+    )
+    assert not [event for event in events if isinstance(event, Delta) and event.type == "reset"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from asyncio.subprocess import PIPE
 from collections.abc import Sequence
@@ -23,13 +24,42 @@ from loopline import (
     ToolContext,
     tool,
 )
+from loopline.clock import SystemClock
 from loopline.conversations import Conversation
 from loopline.files import OutputFile
+from loopline.models import Json, JsonObject
 from loopline.react import Allow, GuardedCall, Verdict
 from loopline.testing import Call, Say, ScriptedModel
-from loopline.timeline import BackgroundResult, Block, MemoryLog, TimelineLog
+from loopline.testing.scripted import Entry as ScriptEntry
+from loopline.timeline import (
+    BACKGROUND_STARTED,
+    NEW_TURN,
+    BackgroundResult,
+    BackgroundStop,
+    Block,
+    Body,
+    Checkpoint,
+    ConversationKey,
+    CustomEvent,
+    Entry,
+    Exit,
+    FileAdded,
+    MemoryLog,
+    Notes,
+    Timeline,
+    TimelineLog,
+    ToolCalled,
+    ToolResult,
+    TurnHeader,
+    UserPrompt,
+    UserRecalled,
+    checkpoint,
+)
 from loopline.tools import ToolFunction
 from tests.support.crews import Scripts
+from tests.support.programs import bundle
+from tests.support.scripted_conversation import talking
+from tests.support.warm_programs import warm_program
 
 CALLS: list[str] = []
 
@@ -40,14 +70,11 @@ def _no_calls() -> None:
 
 
 class Gate:
-    """A tool that waits until its gate is open."""
-
     def __init__(self) -> None:
         self.opened = asyncio.Event()
         self.begun = asyncio.Event()
 
     async def wait(self, name: str) -> str:
-        """Wait for the gate."""
         CALLS.append(name)
         self.begun.set()
         await self.opened.wait()
@@ -55,7 +82,6 @@ class Gate:
 
 
 def results(blocks: Sequence[Block]) -> list[BackgroundResult]:
-    """The results that came from the background."""
     return [block.body for block in blocks if isinstance(block.body, BackgroundResult)]
 
 
@@ -117,8 +143,7 @@ async def test_a_result_comes_to_the_next_turn_with_its_sources_and_files() -> N
     model = ScriptedModel(
         [Call("shop.report", name="tea"), "It runs.", "It is there.", "So."], strict=False
     )
-    async with Harness.open(shop(report), store="memory:", model=model) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, bundle=shop(report), clock=SystemClock()) as talk:
         await talk.say("go")
         await with_result(talk)
         await talk.say("And?")
@@ -140,8 +165,7 @@ async def test_a_function_that_fails_or_asks_has_a_result_that_says_so() -> None
 
     script = [Say("", Call("shop.fail"), Call("shop.ask")), Say("It runs.")]
     model = ScriptedModel([*script, Say("So.")], strict=False)
-    async with Harness.open(shop(fail, ask), store="memory:", model=model) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, bundle=shop(fail, ask), clock=SystemClock()) as talk:
         await talk.say("go")
         found = await with_result(talk, 2)
     texts = {result.call_id: result.text for result in found}
@@ -169,8 +193,7 @@ async def test_the_guards_change_the_result_of_a_call_in_the_background() -> Non
 
     model = ScriptedModel([Call("shop.look"), "It runs.", "So."], strict=False)
     bundle = shop(look, workflow=Shop)
-    async with Harness.open(bundle, store="memory:", model=model) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, bundle=bundle, clock=SystemClock()) as talk:
         await talk.say("go")
         [result] = await with_result(talk)
     assert "a … tea" in result.text
@@ -179,8 +202,7 @@ async def test_the_guards_change_the_result_of_a_call_in_the_background() -> Non
 async def test_a_call_in_the_background_is_listed_awaited_and_stopped() -> None:
     gate = Gate()
     model = ScriptedModel([Call("shop.brew", name="sencha"), "It runs."])
-    async with Harness.open(brewing(gate), store="memory:", model=model) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, bundle=brewing(gate), clock=SystemClock()) as talk:
         await talk.say("go")
         [state] = await talk.background.calls()
         [waiting] = await talk.background.wait("c1", seconds=0.02)
@@ -318,8 +340,7 @@ async def test_in_a_child_run_the_call_waits_for_the_function() -> None:
 async def test_a_tool_that_waits_too_long_is_cut_off() -> None:
     gate = Gate()
     model = ScriptedModel([Call("shop.brew", name="sencha"), "It runs."])
-    async with Harness.open(brewing(gate), store="memory:", model=model) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, bundle=brewing(gate), clock=SystemClock()) as talk:
         await talk.say("go", tool_timeout_seconds=0.05)
         [result] = await with_result(talk)
     assert "it was cut off after 0.05 s" in result.text
@@ -408,8 +429,7 @@ async def test_a_fork_does_not_wait_for_a_call_of_its_origin() -> None:
     model = ScriptedModel(
         [Call("shop.brew", name="sencha"), "It runs.", "And?", "So?", "Ah."], strict=False
     )
-    async with Harness.open(brewing(gate, "write"), store="memory:", model=model) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, bundle=brewing(gate, "write"), clock=SystemClock()) as talk:
         await talk.say("go")
         fork = await talk.fork(seq=(await talk.blocks())[-1].seq, name="other")
         [state] = await fork.background.calls()
@@ -420,3 +440,166 @@ async def test_a_fork_does_not_wait_for_a_call_of_its_origin() -> None:
     assert state.status == "lost"
     assert "cut off, and is not begun again" in in_fork.text
     assert "sencha is brewed" in result.text
+
+
+STARTED = """
+import asyncio, sys
+from loopline import Harness
+from loopline.clock import SystemClock
+from loopline.conversations import Conversation
+from loopline.testing import Call, ScriptedModel
+from tests.support.programs import bundle
+
+async def main():
+    call = Call("exec.python", contract=[], program="import time; time.sleep(60)", background=True)
+    async with Harness.open(bundle(), store=sys.argv[1], model=ScriptedModel([call, "It runs."])) as harness:
+        await harness.conversation("c").say("go")
+        print("up", flush=True)
+        await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+def later(program: str, *filenames: str) -> ScriptEntry:
+    """A call that runs the program in the background."""
+    contract = [{"filename": name} for name in filenames]
+    return Call("exec.python", contract=contract, program=program, background=True)
+
+
+async def test_a_result_comes_with_its_files_to_the_turn_that_runs() -> None:
+    came = asyncio.Event()
+
+    @tool(effect="read")
+    async def wait() -> str:
+        """Wait for the inbox."""
+        await came.wait()
+        return "it came"
+
+    program = "open('outputs/a.txt', 'w').write('made'); print('said')"
+    model = ScriptedModel([later(program, "outputs/a.txt"), Call("shop.wait"), "Done."])
+    async with talking(model, bundle=bundle(wait)) as talk:
+        async for event in talk.stream("go"):
+            if isinstance(event, Block) and isinstance(event.body, BackgroundResult):
+                came.set()
+        reading = await talk.read(["fi:turn_1.outputs/a.txt@1", "ar:turn_1.artifacts.c1"])
+        document = await talk.export()
+    async with Harness.open(bundle(), store="memory:", model=ScriptedModel([])) as harness:
+        await harness.load(document)
+    [made, kept] = [item.text for item in reading]
+    assert made == "made"
+    assert '"isolation":"none"' in kept
+    assert "goes on in the background" in str(model.requests[1])
+    shown = str(model.requests[2])
+    assert "[BACKGROUND RESULT]" in shown
+    assert "fi:turn_1.outputs/a.txt@1" in shown
+    assert "| said" in shown
+    assert "[USER INTERRUPT]" not in shown
+
+
+async def test_a_program_in_the_background_calls_no_tools() -> None:
+    @tool(effect="read")
+    def price() -> float:
+        """Return a price."""
+        raise AssertionError("it was called")
+
+    program = "await tools.call('shop.price')"
+    model = ScriptedModel([later(program), "It runs."])
+    async with talking(model, bundle=bundle(price)) as talk:
+        await talk.say("go")
+        [result] = await with_result(talk)
+    assert "no tool 'shop.price' here" in result.text
+
+
+async def test_after_a_kill_the_next_turn_says_so_once_and_nothing_begins_again(
+    tmp_path: Path,
+) -> None:
+    store = f"sqlite:///{tmp_path}/s.db"
+    process = await asyncio.create_subprocess_exec(
+        *warm_program("-c", STARTED, store),
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": "."},
+    )
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"up\n"
+
+    async def turn(text: str) -> Sequence[Block]:
+        model = ScriptedModel([Say(text)])
+        async with talking(model, bundle=bundle(), store=store) as talk:
+            await talk.say(text)
+            return await talk.blocks()
+
+    assert results(await turn("Does it run?")) == []  # it does, in the other process
+    process.kill()
+    await process.communicate()
+    assert [result.ok for result in results(await turn("And?"))] == [False]
+    blocks = await turn("And now?")
+    assert [result.ok for result in results(blocks)] == [False]
+    assert not [block for block in blocks if isinstance(block.body, FileAdded)]
+
+
+class CountingLog(MemoryLog):
+    """A log that counts the blocks which a read by type has to look through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looked_through = 0
+
+    async def read(self, conversation: ConversationKey, **options: Any) -> Sequence[Block]:
+        if options.get("types") and options.get("last") is None:
+            summary = await self.find(conversation)
+            self.looked_through += (summary.head if summary else 0) - options.get("after", 0)
+        return await super().read(conversation, **options)
+
+
+async def test_a_turn_looks_for_work_in_the_background_only_among_new_blocks() -> None:
+    log = CountingLog()
+    model = ScriptedModel([Say(f"answer {number}") for number in range(40)])
+    async with talking(model, bundle=bundle(), store=log) as talk:
+        looked_through = list[int]()
+        for number in range(40):
+            await talk.say(f"question {number}")
+            looked_through.append(log.looked_through)
+    assert looked_through[-1] - looked_through[-2] <= looked_through[1] - looked_through[0]
+
+
+async def found_behind_a_checkpoint(
+    event: JsonObject, *more: Body
+) -> tuple[Checkpoint, Timeline, list[BackgroundResult]]:
+    """What a turn behind a checkpoint says of a call that another process began before it."""
+    log, key = MemoryLog(), ConversationKey(name="c")
+    begun: Json = {"owner": "gone:1:1", "until": "2026-01-01T00:00:00+00:00", **event}
+    bodies: list[Body] = [
+        TurnHeader(bundle="shop", model="scripted", protocol="native"),
+        ToolCalled(call_id="c1", tool="exec.python", arguments={}),
+        ToolResult(call_id="c1", tool="exec.python", text="It goes on."),
+        CustomEvent(name=BACKGROUND_STARTED, data=begun, call_id="c1"),
+        *more,
+        *[Notes(text="tea")] * 20,
+        Exit(reason="complete"),
+    ]
+    await log.append(key, [Entry(body=UserPrompt(text="go"), turn=NEW_TURN)], seen=0)
+    async with log.lease(key) as term:
+        entries = [Entry(body=body, turn=1) for body in bodies]
+        await log.append(key, entries, seen=1, term=term)
+        timeline = Timeline(await log.read(key))
+        made = checkpoint(timeline, timeline.seq, {})
+        assert made is not None
+        await log.append(key, [Entry(body=made, turn=1)], seen=timeline.seq, term=term)
+    async with talking(["It was."], bundle=bundle(), store=log, clock=SystemClock()) as talk:
+        await talk.say("And?")
+        return made, timeline, results(await talk.blocks())
+
+
+async def test_work_that_was_begun_before_a_checkpoint_is_found_from_there() -> None:
+    made, timeline, found = await found_behind_a_checkpoint({"tool": "exec.python"})
+    assert "event.custom" in [block.type for block in timeline.at(made.carries)]
+    assert made.carries_background
+    assert [result.ok for result in found] == [False]
+
+
+async def test_a_call_that_was_told_to_stop_before_a_checkpoint_is_not_begun_again() -> None:
+    event: JsonObject = {"tool": "exec.python", "again": {}}
+    stop = BackgroundStop(call_id="c1")
+    _, _, [result] = await found_behind_a_checkpoint(event, stop, UserRecalled(said=1))
+    assert "was stopped" in result.text

@@ -1,9 +1,13 @@
-"""Turns that wait, are asked for and never run, stop, or speak to themselves."""
+"""Turns that wait, stop, or speak to themselves; what an interruption ends, and how a reply is routed."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+import logging
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,9 +27,17 @@ from loopline import (
     TurnResult,
     tool,
 )
-from loopline.conversations import Conversation
-from loopline.errors import ConflictError
+from loopline.conversations import QUEUE_CHANNEL, Conversation
+from loopline.conversations.subscriptions import BUSY_SECONDS
+from loopline.errors import ConflictError, ModelError
 from loopline.events import Delta
+from loopline.models import Reply, StopReason, Usage
+from loopline.prompt import Answer, DecodedReply, Malformed
+from loopline.react import Hold, ReactStateV2, RoundHookResult, Stop
+from loopline.react.interrupter import POLL_SECONDS, InterruptCause, Interrupted, Interrupter
+from loopline.react.loop_options import LoopOptions
+from loopline.react.runtime import Accept, Continue, End, Held, Repair, Table, Unusable, route
+from loopline.tasks import run_together
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.timeline import (
     NEW_TURN,
@@ -35,13 +47,19 @@ from loopline.timeline import (
     Entry,
     Exit,
     MemoryLog,
+    Notes,
+    Recorder,
     RoundStart,
+    Timeline,
     ToolStarted,
     TurnHeader,
     UserPrompt,
+    UserSteer,
 )
+from tests.dialects.sample_conversation import begun
 from tests.support.playground import bundle as playground
 from tests.support.scripted_conversation import talking
+from tests.support.workbench import bodies
 
 
 async def waiting_at_the_lease(
@@ -58,8 +76,7 @@ async def test_a_carried_on_turn_that_is_stopped_while_it_waits_is_a_result_and_
     log = MemoryLog(FakeClock())
     remaining_entry = Entry(body=UserPrompt(text="left behind"), turn=NEW_TURN)
     await log.append(ConversationKey(name="c"), [remaining_entry], seen=0)
-    async with Harness.open(playground, store=log, model=ScriptedModel(["Done."])) as harness:
-        talk = harness.conversation("c")
+    async with talking(["Done."], store=log) as talk:
         async with log.lease(ConversationKey(name="c")):
             stopped = await waiting_at_the_lease(talk, talk.resume())
         assert (stopped.exit_reason, stopped.ok, stopped.turn_id) == ("stopped", False, "turn_1")
@@ -82,27 +99,25 @@ async def test_prompts_that_are_stopped_before_their_turns_take_a_step_are_resul
 
 async def test_a_prompt_that_another_runner_took_is_a_result_when_it_is_stopped_here() -> None:
     log, key = MemoryLog(FakeClock()), ConversationKey(name="c")
-    async with Harness.open(playground, store=log, model=ScriptedModel([])) as harness:
-        talk = harness.conversation("c")
-        async with log.lease(key) as term:
-            task = asyncio.create_task(talk.say("go"))
-            await asyncio.sleep(0.05)
-            start = RoundStart(
-                saw=1,
-                limit=15,
-                takes=(1,),
-                epoch=1,
-                opened_by="start",
-                model="m",
-                protocol="native",
-                renderer=1,
-                system_sha256="",
-                tools_sha256="",
-                stable_sha256="",
-            )
-            await log.append(key, [Entry(body=start, turn=1, round=1)], seen=1, term=term)
-            await talk.stop()
-            stopped = await task
+    async with talking([], store=log) as talk, log.lease(key) as term:
+        task = asyncio.create_task(talk.say("go"))
+        await asyncio.sleep(0.05)
+        start = RoundStart(
+            saw=1,
+            limit=15,
+            takes=(1,),
+            epoch=1,
+            opened_by="start",
+            model="m",
+            protocol="native",
+            renderer=1,
+            system_sha256="",
+            tools_sha256="",
+            stable_sha256="",
+        )
+        await log.append(key, [Entry(body=start, turn=1, round=1)], seen=1, term=term)
+        await talk.stop()
+        stopped = await task
     assert (stopped.exit_reason, stopped.turn_id) == ("stopped", "turn_1")
     assert "user.recalled" in [block.type for block in await log.read(key)]
 
@@ -176,8 +191,7 @@ async def test_a_stream_begins_with_the_prompt_and_ends_with_the_exit() -> None:
 async def test_closing_the_harness_stops_a_turn_that_nobody_waits_for() -> None:
     log = MemoryLog(FakeClock())
     model = ScriptedModel([Call("play.alone", text="x"), "Never."], strict=False)
-    async with Harness.open(playground, store=log, model=model) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, store=log) as talk:
         stream = talk.stream("go")
         async for event in stream:
             if isinstance(event, Block) and isinstance(event.body, ToolStarted):
@@ -211,8 +225,6 @@ TOOLS_SPECS = [{"module": __name__, "alias": "own"}]
 
 
 class Own(BaseWorkflow):
-    """The loop with the tools above."""
-
     async def process(self, payload: TurnPayload) -> TurnResult:
         react = await self.build_react(tools_module=__name__)
         return await react.run(payload)
@@ -247,29 +259,26 @@ async def test_a_conversation_needs_a_name(name: str) -> None:
 
 
 class Nothing(BaseWorkflow):
-    """Forgets to return."""
-
     async def process(self, payload: TurnPayload) -> TurnResult:
         return cast("TurnResult", None)  # whoever checks types cannot write this; others do
 
 
 class Refusing(BaseWorkflow):
-    """Raises an error of the SDK's own from its own code."""
-
     async def pre_run_hook(self, payload: TurnPayload) -> None:
         raise ToolError("not like this")
 
 
 class Leaving(BaseWorkflow):
-    """Tries to end the process."""
-
     async def process(self, payload: TurnPayload) -> TurnResult:
         raise SystemExit(3)
 
 
-class Twice(BaseWorkflow):
-    """Answers, and answers again."""
+class Failing(BaseWorkflow):
+    async def process(self, payload: TurnPayload) -> TurnResult:
+        raise ZeroDivisionError("by design")
 
+
+class Twice(BaseWorkflow):
     async def process(self, payload: TurnPayload) -> TurnResult:
         await self.answer("once")
         return await self.answer("twice")
@@ -279,6 +288,7 @@ class Twice(BaseWorkflow):
     ("workflow", "message"),
     [
         (Refusing, r"test_turns_take_turns\.py:\d+: ToolError: not like this"),
+        (Failing, r"test_turns_take_turns\.py:\d+: ZeroDivisionError: by design"),
         (Leaving, r"test_turns_take_turns\.py:\d+: SystemExit: 3"),
         (Nothing, r"Nothing\.process returned None"),
     ],
@@ -301,8 +311,6 @@ async def test_a_second_answer_takes_the_place_of_the_first_and_both_are_kept() 
 
 
 class Late(BaseWorkflow):
-    """A hook in which the user adds something."""
-
     async def process(self, payload: TurnPayload) -> TurnResult:
         return await self.answer("done")
 
@@ -336,7 +344,7 @@ async def test_unknown_limits_are_refused_by_name() -> None:
 async def test_a_header_says_what_the_turn_was_begun_with() -> None:
     async with talking(["Yes."]) as talk:
         await talk.say("go")
-        (header,) = [b.body for b in await talk.blocks() if isinstance(b.body, TurnHeader)]
+        (header,) = await bodies(talk, TurnHeader)
     assert (header.bundle, header.model, header.protocol) == ("playground", "scripted", "native")
 
 
@@ -368,8 +376,8 @@ async def test_a_prompt_that_ends_every_process_which_begins_it_is_passed_over_i
 
     async def say(text: str) -> TurnResult:
         model = ScriptedModel(["Done."] * 3, strict=False)
-        async with Harness.open(fragile, store=log, model=model) as harness:
-            return await harness.conversation("c").say(text)
+        async with talking(model, bundle=fragile, store=log) as talk:
+            return await talk.say(text)
 
     for text in ("poison", "hello"):
         with pytest.raises(Fatal):
@@ -377,3 +385,376 @@ async def test_a_prompt_that_ends_every_process_which_begins_it_is_passed_over_i
     assert (await say("still there?")).answer == "Done."
     blocks = await log.read(ConversationKey(name="c"))
     assert exits(blocks) == [(1, "interrupted"), (2, "complete"), (3, "complete")]
+
+
+@asynccontextmanager
+async def busy(clock: FakeClock) -> AsyncGenerator[tuple[Conversation, asyncio.Event], None]:
+    """A conversation whose first turn runs until the event is set."""
+    event, free = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def hold() -> str:
+        """Wait until it is over."""
+        event.set()
+        await free.wait()
+        return "over"
+
+    script = ScriptedModel([Call("shop.hold"), Say("First."), Say("Second.")])
+    async with talking(script, bundle=Bundle(id="shop", tools=[hold]), clock=clock) as talk:
+        first = asyncio.create_task(talk.say("hold"))
+        await event.wait()
+        yield talk, free
+        free.set()
+        assert (await first).answer == "First."
+
+
+async def settle() -> None:
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+async def test_a_stream_hears_which_turn_it_waits_for_and_then_its_own() -> None:
+    clock = FakeClock()
+    async with busy(clock) as (talk, free):
+        events = talk.stream("and then?")
+        first = asyncio.ensure_future(anext(events))
+        await settle()
+        assert not first.done()
+        clock.advance(BUSY_SECONDS)
+        told = await first
+        assert told == Delta(
+            type="progress",
+            channel=QUEUE_CHANNEL,
+            text="turn_1 has been running since 00:00:00 UTC",
+        )
+        free.set()
+        remaining_events = [event async for event in events]
+    assert not isinstance(remaining_events[0], Delta)
+    assert {event.turn_id for event in remaining_events if not isinstance(event, Delta)} == {
+        "turn_2"
+    }
+
+
+async def test_a_turn_that_waits_for_a_moment_is_told_of_nothing() -> None:
+    clock = FakeClock()
+    async with busy(clock) as (talk, free):
+        events = talk.stream("and then?")
+        first = asyncio.ensure_future(anext(events))
+        await settle()
+        free.set()
+        await first
+        clock.advance(BUSY_SECONDS)
+        rest = [await first, *[event async for event in events]]
+    assert QUEUE_CHANNEL not in [event.channel for event in rest if isinstance(event, Delta)]
+
+
+async def test_the_log_says_what_a_turn_without_a_listener_waits_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = FakeClock()
+    with caplog.at_level(logging.INFO, "loopline"):
+        async with busy(clock) as (talk, free):
+            second = asyncio.create_task(talk.say("and then?"))
+            await settle()
+            clock.advance(BUSY_SECONDS)
+            await settle()
+            assert "conversation 'c' is busy: turn_1 has been running since" in caplog.text
+            free.set()
+            assert (await second).answer == "Second."
+
+
+KEY = ConversationKey(name="c")
+
+
+@asynccontextmanager
+async def recorder_of(log: MemoryLog, clock: FakeClock) -> AsyncGenerator[Recorder, None]:
+    await log.append(KEY, [Entry(body=UserPrompt(text="go"), turn=NEW_TURN)], seen=0)
+    async with log.lease(KEY) as term:
+        yield Recorder(
+            log,
+            Timeline(),
+            conversation=KEY,
+            uid="u",
+            turn=1,
+            term=term,
+            clock=clock,
+            listener=lambda _: None,
+        )
+
+
+@asynccontextmanager
+async def watched(
+    deadline: float | None = None,
+) -> AsyncGenerator[tuple[Interrupter, FakeClock, list[InterruptCause]], None]:
+    """An interrupter of a turn, its clock, and the interruptions that reached calls."""
+    clock, cut = FakeClock(), list[InterruptCause]()
+    async with recorder_of(MemoryLog(clock), clock) as recorder:
+        interrupter = Interrupter(recorder, clock)
+        async with interrupter.watch(deadline, cut.append):
+            yield interrupter, clock, cut
+
+
+class ReadsCounted(MemoryLog):
+    """A log that counts how often it is asked for steers."""
+
+    reads = 0
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(clock)
+        self.was_asked = asyncio.Event()
+
+    async def read(
+        self, conversation: ConversationKey, *, types: Sequence[str] = (), **options: Any
+    ) -> Sequence[Block]:
+        if types:
+            self.reads += 1
+            self.was_asked.set()
+        return await super().read(conversation, types=types, **options)
+
+
+async def for_ever() -> None:
+    await asyncio.Event().wait()
+
+
+async def give_up_slowly() -> None:
+    """Wait, and take some steps to give up."""
+    try:
+        await asyncio.Event().wait()
+    finally:
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+
+async def stubbornly() -> str:
+    with suppress(asyncio.CancelledError):
+        await asyncio.Event().wait()
+    return "all the same"
+
+
+async def ticks(count: int = 1) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_steps_are_struck_one_after_the_other_and_nothing_is_left_of_it() -> None:
+    async with watched() as (interrupter, _, _):
+        for step in (for_ever, give_up_slowly, stubbornly):
+            task = asyncio.ensure_future(interrupted_by(interrupter, step))
+            await ticks(2)
+            interrupter.interrupt("steer")
+            await ticks(1)
+            interrupter.interrupt("steer")  # it is giving up already
+            assert await task == ("steer", 0)
+
+
+async def interrupted_by(
+    interrupter: Interrupter, step: Callable[[], Awaitable[object]]
+) -> tuple[str, int]:
+    """What has struck the step, and how many cancellations of its task are left."""
+    task = asyncio.current_task()
+    assert task is not None
+    with pytest.raises(Interrupted) as struck:
+        await interrupter.run(step)
+    return struck.value.cause, task.cancelling()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_step_that_is_struck_from_inside_leaves_nothing_for_the_next_one(
+    fails: bool,
+) -> None:
+    async with watched() as (interrupter, _, _):
+
+        async def step() -> str:
+            interrupter.interrupt("steer")
+            if fails:
+                raise ModelError("gone")
+            return "done"
+
+        async def both() -> str:
+            assert await interrupted_by(interrupter, step) == ("steer", 0)
+            await ticks(2)
+            return await interrupter.run(next_step)
+
+        async def next_step() -> str:
+            await ticks(2)
+            return "the next one"
+
+        assert await asyncio.ensure_future(both()) == "the next one"
+
+
+async def test_a_stop_goes_further_than_an_interruption() -> None:
+    async with watched() as (interrupter, _, _):
+        task = asyncio.ensure_future(interrupter.run(give_up_slowly))
+        await ticks(2)
+        interrupter.interrupt("steer")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_stop_is_not_lost_in_calls_that_pay_no_heed_to_it(count: int) -> None:
+    async def call() -> None:
+        await stubbornly()
+
+    calls = [asyncio.ensure_future(call()) for _ in range(count)]
+    task = asyncio.ensure_future(run_together(calls))
+    await ticks(2)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert all(call.done() and not call.cancelled() for call in calls)
+
+
+async def test_what_cannot_show_a_steer_is_not_interrupted_by_it_but_by_the_deadline() -> None:
+    async with watched(5) as (interrupter, clock, _):
+        task = asyncio.ensure_future(interrupter.run(for_ever, steerable=False))
+        await ticks(2)
+        interrupter.interrupt("steer")
+        await ticks(5)
+        assert not task.done()
+        clock.advance(6)
+        with pytest.raises(Interrupted, match="deadline"):
+            await task
+
+
+async def test_past_the_deadline_no_step_is_begun() -> None:
+    texts = list[str]()
+
+    async def step() -> None:
+        texts.append("step")
+
+    async with watched(5) as (interrupter, clock, cut):
+        await interrupter.run(step)
+        clock.advance(6)
+        with pytest.raises(Interrupted, match="deadline"):
+            await interrupter.run(step)
+    assert (texts, cut) == (["step"], ["deadline"])
+
+
+async def test_between_steps_an_interruption_goes_to_the_calls() -> None:
+    async with watched() as (interrupter, _, cut):
+
+        async def apart() -> None:
+            with interrupter.shield():
+                interrupter.interrupt("steer")
+                await ticks(3)
+
+        await interrupter.run(apart)
+    assert cut == ["steer"]
+
+
+async def test_a_steer_that_an_append_returns_interrupts_and_is_not_read() -> None:
+    clock = FakeClock()
+    log = ReadsCounted(clock)
+    async with recorder_of(log, clock) as recorder:
+        interrupter = Interrupter(recorder, clock)
+
+        async def busily() -> None:
+            """Append in a round without a pause; meanwhile another process has a steer appended."""
+            await recorder.record(begun())
+            await log.append(KEY, [Entry(body=UserSteer(text="left"), turn=1)], seen=0)
+            while True:
+                await recorder.record(Notes(text="busy"))
+                await asyncio.sleep(POLL_SECONDS / 8)
+
+        async with interrupter.watch(None, lambda _: None), asyncio.timeout(10):
+            with pytest.raises(Interrupted, match="steer"):
+                await interrupter.run(busily)
+    assert log.reads == 0
+
+
+async def test_a_turn_that_waits_reads_the_steers_of_other_processes() -> None:
+    clock = FakeClock()
+    log = ReadsCounted(clock)
+    async with recorder_of(log, clock) as recorder:
+        interrupter = Interrupter(recorder, clock)
+
+        async def idly() -> None:
+            await log.append(KEY, [Entry(body=UserSteer(text="left"), turn=1)], seen=0)
+            await for_ever()
+
+        async with interrupter.watch(None, lambda _: None), asyncio.timeout(10):
+            with pytest.raises(Interrupted, match="steer"):
+                await interrupter.run(idly)
+    assert log.reads == 1
+
+
+async def test_a_look_that_is_due_as_the_turn_ends_is_not_taken() -> None:
+    clock = FakeClock()
+    log, hold_up = ReadsCounted(clock), partial(time.sleep, 2 * POLL_SECONDS)
+    async with recorder_of(log, clock) as recorder, asyncio.timeout(10):
+        before = asyncio.all_tasks()
+        async with Interrupter(recorder, clock).watch(None, lambda _: None):
+            await log.was_asked.wait()
+            hold_up()
+        assert asyncio.all_tasks() == before
+
+
+def test_a_turn_looks_for_steers_of_other_processes_four_times_a_second() -> None:
+    assert POLL_SECONDS <= 0.25
+
+
+def table(
+    *,
+    made: int,
+    most: int = 5,
+    waiting: bool = False,
+    malformed: int = 0,
+    hook_result: RoundHookResult = None,
+) -> Table:
+    state = ReactStateV2(
+        iteration=made,
+        max_iterations=most,
+        min_rounds=1,
+        malformed=malformed,
+        cut_off=0,
+        steered=False,
+        batches=[],
+        notices={},
+        usage=Usage(),
+        cost=None,
+        elapsed_seconds=0.0,
+    )
+    return Table(
+        state=state, waiting=waiting, options=LoopOptions(), round_hooks=[lambda _: hook_result]
+    )
+
+
+def routed(decided: DecodedReply, rows: Table, stop: StopReason = "stop") -> object:
+    text = decided.raw if isinstance(decided, Malformed) else "A."
+    return type(route(Reply(text=text, stop_reason=stop), decided, rows))
+
+
+A = Answer("", "A.")
+BLANK = Malformed("", "The reply was empty.")
+HOLD, STOP = Hold("check", "Check it."), Stop("stagnation", "Enough.")
+
+
+@pytest.mark.parametrize(
+    ("decided", "rows", "becomes"),
+    [
+        (A, table(made=0), Accept),
+        (A, table(made=0, waiting=True), Held),
+        (A, table(made=3, waiting=True), Held),
+        (A, table(made=4, waiting=True), Accept),
+        (A, table(made=0, hook_result=HOLD), Held),
+        (A, table(made=4, hook_result=HOLD), Accept),
+        (A, table(made=4, hook_result=STOP), End),
+        (BLANK, table(made=0), Repair),
+        (BLANK, table(made=1, malformed=1), Unusable),
+        (BLANK, table(made=4), Repair),
+        (BLANK, table(made=4, malformed=1), Repair),
+        (Malformed(" \n", "It was blank."), table(made=1, malformed=1), Unusable),
+        (Malformed("A.", "No object."), table(made=1, malformed=1), Accept),
+    ],
+)
+def test_what_becomes_of_a_reply(decided: DecodedReply, rows: Table, becomes: type) -> None:
+    assert routed(decided, rows) is becomes
+
+
+@pytest.mark.parametrize(("made", "becomes"), [(0, Continue), (3, Continue), (4, Accept)])
+def test_a_reply_that_was_cut_off_is_continued_unless_it_was_the_last(
+    made: int, becomes: type
+) -> None:
+    assert routed(A, table(made=made), "length") is becomes

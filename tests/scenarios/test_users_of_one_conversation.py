@@ -1,22 +1,36 @@
-"""Users of one conversation who send, join, stop and recall at the same moment, in one harness or in two."""
+"""Users of one conversation who send, steer, join, stop, recall and forget at the same moment; turns that wait for one."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from msgspec import structs
 
-from loopline import Bundle, Harness, ToolContext, tool
-from loopline.conversations import WhenBusy
+from loopline import Bundle, Harness, LooplineError, ToolContext, TurnResult, tool
+from loopline.conversations import Conversation, Receipt, WhenBusy
 from loopline.errors import ConflictError
-from loopline.models import AssistantMessage, Prompt, Reply, TextDelta, ToolMessage
+from loopline.events import Delta
+from loopline.models import (
+    AssistantMessage,
+    Json,
+    Prompt,
+    ProtocolName,
+    Reply,
+    TextDelta,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
+from loopline.react import Allow, Ask, GuardedCall, Verdict
 from loopline.refs import parse
-from loopline.testing import Call, FakeClock, Say, ScriptedModel
+from loopline.store import SqlLog
+from loopline.testing import Call, FakeClock, Raw, Say, ScriptedModel
 from loopline.testing.scripted import Entry as Line
 from loopline.timeline import (
     NEW_TURN,
@@ -24,12 +38,16 @@ from loopline.timeline import (
     Body,
     Checkpoint,
     ConversationKey,
+    Draft,
     Entry,
     Exit,
     History,
     MemoryLog,
     RoundStart,
     RunChild,
+    TimelineLog,
+    ToolCalled,
+    ToolPending,
     ToolResult,
     ToolStarted,
     TurnHeader,
@@ -39,6 +57,25 @@ from loopline.timeline import (
     UserRecalled,
     UserStop,
     open_timeline,
+)
+from tests.support.crashing_log import Crashed, CrashingLog
+from tests.support.pairs.play import until
+from tests.support.pairs.scene import TALK, Gate, Scene
+from tests.support.pairs.scene import GatedModel as SceneModel
+from tests.support.pairs.senders import KEY
+from tests.support.scripted_conversation import talking
+from tests.support.workbench import (
+    Desk,
+    at_work,
+    bodies,
+    heard,
+    in_json,
+    interrupted,
+    results,
+    roles,
+    shown,
+    types,
+    workbench,
 )
 
 HERE = ConversationKey(name="c")
@@ -113,7 +150,6 @@ PARENT = Bundle(id="guide", instructions="You guide.", version="1", tools=[helpe
 
 
 def messages(blocks: list[Block]) -> list[tuple[str, str]]:
-    """Return the type and the text of every message of a user."""
     inputs = [b.body for b in blocks if isinstance(b.body, UserPrompt | UserFollowup)]
     return [(body.type, body.text) for body in inputs]
 
@@ -149,8 +185,7 @@ async def test_a_message_behind_a_turn_that_another_harness_is_to_begin_is_store
 async def test_a_message_that_joins_gets_the_result_of_the_turn_that_took_it() -> None:
     """With another message in the queue it got `interrupted`, of the turn that waited."""
     model = GatedModel(["One.", "Both.", "Then."])
-    async with Harness.open(GUIDE, store="memory:", model=model) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, bundle=GUIDE) as talk:
         first = await talk.submit("first")
         await model.asked.wait()
         second = await talk.submit("second")
@@ -171,8 +206,7 @@ async def test_a_message_whose_turn_another_request_has_run_gets_its_result_thou
 ):
     """It got an empty result that said `stopped`."""
     model = GatedModel([Call("guide.which"), "To the second.", "To the third."])
-    async with Harness.open(GUIDE, store="memory:", model=model) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, bundle=GUIDE) as talk:
         first = await talk.submit("first")
         await model.asked.wait()
         second = await talk.submit("second")  # before the question, so it waits for the answer
@@ -195,8 +229,7 @@ async def test_a_stopped_turn_whose_answer_is_stored_does_not_go_on_before_the_n
     """A message of another process that came before the stopping one had ended the turn ran it on."""
     log = MemoryLog(FakeClock())
     model = ScriptedModel([Call("guide.which"), "To the next."], strict=False)
-    async with Harness.open(GUIDE, store=log, model=model) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, bundle=GUIDE, store=log) as talk:
         assert (await talk.say("first")).exit_reason == "paused"
         stored: list[Body] = [UserAnswer(call_id="c1", value="the blue one"), UserStop()]
         for body in stored:
@@ -210,29 +243,25 @@ class StoppingLog(MemoryLog):
     """A log in which the user, in another process, stops the turn in the moment before a call starts."""
 
     async def append(
-        self, conversation: ConversationKey, entries: Sequence[Entry], **options: Any
+        self, conversation: ConversationKey, entries: Sequence[Entry], *, seen: int, **options: Any
     ) -> Sequence[Block]:
         if any(isinstance(entry.body, ToolStarted) for entry in entries):
-            await super().append(
-                conversation, [Entry(body=UserStop(), turn=1)], seen=options["seen"]
-            )
-        return await super().append(conversation, entries, **options)
+            await super().append(conversation, [Entry(body=UserStop(), turn=1)], seen=seen)
+        return await super().append(conversation, entries, seen=seen, **options)
 
 
 class StoppedBetweenRounds(MemoryLog):
     """A log in which the user, in another process, stops the turn in the moment before its second round starts."""
 
     async def append(
-        self, conversation: ConversationKey, entries: Sequence[Entry], **options: Any
+        self, conversation: ConversationKey, entries: Sequence[Entry], *, seen: int, **options: Any
     ) -> Sequence[Block]:
         starts = [entry for entry in entries if isinstance(entry.body, RoundStart)]
         if any(entry.round == 2 for entry in starts) and not await self.read(
             conversation, types=["user.stop"]
         ):
-            await super().append(
-                conversation, [Entry(body=UserStop(), turn=1)], seen=options["seen"]
-            )
-        return await super().append(conversation, entries, **options)
+            await super().append(conversation, [Entry(body=UserStop(), turn=1)], seen=seen)
+        return await super().append(conversation, entries, seen=seen, **options)
 
 
 async def test_a_round_does_not_start_behind_a_stop() -> None:
@@ -312,7 +341,6 @@ async def browse(context: ToolContext[Cut]) -> str:
 
 
 async def stored(log: MemoryLog, kind: str) -> None:
-    """Wait until a block of that type is stored."""
     for _ in range(10_000):
         if await log.read(HERE, types=[kind]):
             return
@@ -359,10 +387,493 @@ async def test_a_result_that_came_in_a_later_round_breaks_no_request() -> None:
     log = MemoryLog(FakeClock())
     await log.restore(key, [structs.replace(b, seq=n) for n, b in enumerate(blocks, start=1)])
     model = ScriptedModel(["Fine."])
-    async with Harness.open(GUIDE, store=log, model=model) as again:
-        assert (await again.conversation("c").say("And now?")).answer == "Fine."
+    async with talking(model, bundle=GUIDE, store=log) as talk:
+        assert (await talk.say("And now?")).answer == "Fine."
     (request,) = model.requests
     called = [
         c.call_id for m in request.messages if isinstance(m, AssistantMessage) for c in m.calls
     ]
     assert called == [m.call_id for m in request.messages if isinstance(m, ToolMessage)] == ["c3"]
+
+
+WITHOUT_TOOLS = Bundle(id="guide", instructions="You guide.")
+
+
+def harness(*script: Say | ToolCall) -> Harness[None]:
+    return Harness.open(WITHOUT_TOOLS, store="memory:", model=ScriptedModel(list(script)))
+
+
+async def test_a_submitted_message_is_stored_before_its_turn_ends() -> None:
+    async with harness(Say("Hello.")) as opened:
+        talk = opened.conversation("c1")
+        submission = await talk.submit("Hello?")
+        assert (submission.receipt.seq, submission.receipt.turn_id) == (1, "turn_1")
+        assert (await submission.result()).answer == "Hello."
+        assert submission.has_ended
+
+
+async def test_a_key_that_was_used_gives_the_first_receipt_and_result() -> None:
+    async with harness(Say("Hello.")) as opened:
+        talk = opened.conversation("c1")
+        first = await talk.submit("Hello?", key="k")
+        second = await talk.submit("Hello?", key="k")
+        assert first.receipt == second.receipt
+        assert [(await item.result()).answer for item in (first, second)] == ["Hello.", "Hello."]
+        third = await talk.submit("Hello?", key="k", when_busy="reject")
+        assert (await third.result()).turn_id == "turn_1"
+        assert [block.type for block in await talk.blocks(types="user")] == ["user.prompt"]
+
+
+async def test_a_key_that_another_message_used_is_a_conflict() -> None:
+    async with harness(Say("Hello.")) as opened:
+        talk = opened.conversation("c1")
+        await (await talk.submit("Hello?", key="k")).result()
+        with pytest.raises(ConflictError, match="was used for another message"):
+            await talk.submit("Goodbye?", key="k")
+
+
+async def test_a_message_with_files_has_the_receipt_of_its_text() -> None:
+    from loopline import Attachment
+
+    async with harness(Say("Read.")) as opened:
+        talk = opened.conversation("c1")
+        files = [Attachment("a.txt", b"a"), Attachment("b.txt", b"b")]
+        first = await talk.submit("Look!", attachments=files, key="k")
+        again = await talk.submit("Look!", attachments=files, key="k")
+        assert first.receipt == again.receipt
+        assert again.receipt.seq == 1
+        await again.result()
+
+
+async def test_what_refuses_a_message_is_raised_at_once() -> None:
+    async with harness() as opened:
+        with pytest.raises(LooplineError, match="the message is empty"):
+            await opened.conversation("c1").submit("  ")
+
+
+async def test_leaving_the_wait_for_a_result_leaves_the_turn_running() -> None:
+    async with harness(Say("Hello.")) as opened:
+        submission = await opened.conversation("c1").submit("Hello?")
+        waiting = asyncio.create_task(submission.result())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert (await submission.result()).answer == "Hello."
+
+
+Place = Literal["memory", "sqlite", "another file handle"]
+SECONDS = 1.0
+
+
+@dataclass
+class Table:
+    """A scene with a harness that runs turns, a second harness beside it, and the log by which somebody forgets."""
+
+    scene: Scene
+    talk: Conversation[None]
+    beside: Conversation[None]
+    other_log: TimelineLog
+
+    async def until_at(self, place: str) -> None:
+        """Wait until something waits at the place: `model`, `tool` or `answer`."""
+
+        async def is_there() -> bool:
+            return place in self.scene.waiting()
+
+        await until(is_there, f"somebody waits at {place}")
+
+    async def until_stored(self, count: int) -> None:
+        """Wait until the conversation has `count` messages."""
+
+        async def are_stored() -> bool:
+            return len(await self.other_log.read(KEY, types=["user.prompt"])) == count
+
+        await until(are_stored, f"{count} messages are stored")
+
+
+@pytest.fixture(params=["memory", "sqlite", "another file handle"])
+async def table(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[Table, None]:
+    place: Place = request.param
+    async with open_table(place, tmp_path) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def open_table(place: Place, folder: Path) -> AsyncGenerator[Table, None]:
+    """Open both harnesses on one log; on "another file handle" the second has its own, as another process has."""
+    scene, url = Scene(folder), f"sqlite:///{folder}/store.db"
+    async with AsyncExitStack() as stack:
+        log: TimelineLog = MemoryLog()
+        if place != "memory":
+            log = await stack.enter_async_context(await SqlLog.open(url))
+        other = log
+        if place == "another file handle":
+            other = await stack.enter_async_context(await SqlLog.open(url))
+        first, second = [
+            await stack.enter_async_context(
+                Harness.open(scene.bundle(), store=each, model=SceneModel(scene))
+            )
+            for each in (log, other)
+        ]
+        talk = first.conversation(TALK)
+        stack.enter_context(talk.subscribed(lambda _event: None))  # somebody can answer
+        yield Table(scene, talk, second.conversation(TALK), other)
+
+
+async def ends_with_an_error(*waiting: Awaitable[object]) -> None:
+    """Check that each ends within a second, with an error that says that the conversation was forgotten."""
+    async with asyncio.timeout(SECONDS):
+        outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    for outcome in outcomes:
+        assert isinstance(outcome, LooplineError), outcome
+        assert f"conversation {TALK!r} was forgotten" in str(outcome)
+
+
+WAITS: list[tuple[str, Gate | None, str]] = [
+    ("please inquire", None, "answer"),
+    ("please work", "tool", "tool"),
+    ("think", "model", "model"),
+]
+
+
+@pytest.mark.parametrize(("text", "gate", "place"), WAITS)
+async def test_the_turn_and_who_waits_for_it_end(
+    table: Table, text: str, gate: Gate | None, place: str
+) -> None:
+    if gate is not None:
+        table.scene.close(gate)
+    senders: list[Callable[[], Coroutine[None, None, TurnResult[None]]]] = [
+        lambda: table.talk.say("next"),
+        lambda: table.beside.say("next"),
+        table.talk.resume,
+        table.beside.resume,
+    ]
+    waiting = [asyncio.ensure_future(table.talk.say(text))]
+    await table.until_at(place)
+    waiting += [asyncio.ensure_future(send()) for send in senders]
+    await table.until_stored(3)
+    await table.other_log.forget(KEY)
+    await ends_with_an_error(*waiting)
+    assert table.scene.waiting() == set()
+
+
+async def test_a_message_that_waits_for_an_answer_to_a_paused_turn_ends(table: Table) -> None:
+    table.scene.close("model")
+    first = asyncio.ensure_future(table.talk.say("please spend"))
+    await table.until_at("model")
+    waiting = [asyncio.ensure_future(each.say("next")) for each in (table.talk, table.beside)]
+    await table.until_stored(3)
+    table.scene.open("model")
+    assert (await first).exit_reason == "paused"
+    await table.other_log.forget(KEY)
+    await ends_with_an_error(*waiting)
+
+
+async def test_what_is_said_while_a_round_runs_is_in_the_next_request() -> None:
+    model = ScriptedModel([Call("w.look"), Call("w.look"), "Both."])
+    async with at_work(model) as talk:
+        assert await interrupted(talk, "go", "in German too") == "Both."
+    assert [shown(request).count("in German too") for request in model.requests] == [0, 1, 1]
+
+
+async def test_as_text_what_was_said_follows_the_results_of_the_round() -> None:
+    model = in_json([Call("w.look", text="tea"), "Both."])
+    async with at_work(model) as talk:
+        await interrupted(talk, "go", "in German too", at=ToolCalled)
+    assert roles(model.requests[1].messages) == ["user", "assistant", "user", "user"]
+    assert "seen tea" in str(model.requests[1].messages[-2])
+    assert "in German too" in str(model.requests[1].messages[-1])
+
+
+async def test_what_was_said_comes_only_after_all_results() -> None:
+    model = ScriptedModel([Say("", Call("w.look"), Call("w.look")), "Both."])
+    async with at_work(model) as talk:
+        await interrupted(talk, "go", "in German too", at=ToolCalled)
+    assert roles(model.requests[1].messages) == ["user", "assistant", "tool", "tool", "user"]
+
+
+async def test_what_was_said_before_a_turn_is_in_its_first_request() -> None:
+    model = ScriptedModel(["One.", "Two."])
+    async with at_work(model) as talk:
+        await talk.say("first")
+        await talk.followup("by the way")
+        await talk.say("second")
+    assert "by the way" in shown(model.requests[1])
+
+
+async def test_all_that_was_said_meanwhile_comes_as_one_numbered_message() -> None:
+    model = ScriptedModel([Call("w.look"), "Both."])
+    async with at_work(model) as talk:
+        await interrupted(talk, "go", "in German", "and short")
+    (message,) = [item for item in model.requests[1].messages if "[USER INTERRUPT]" in str(item)]
+    assert isinstance(message, UserMessage)
+    lines = message.text.splitlines()
+    assert lines[0] == "[USER INTERRUPT]"
+    assert (lines[1][:3], lines[2], lines[3][:3], lines[4]) == (
+        "1. ",
+        "in German",
+        "2. ",
+        "and short",
+    )
+
+
+async def test_what_was_said_meanwhile_survives_a_compaction() -> None:
+    looks = [Call("w.big", size=6_000) for _ in range(6)]
+    model = ScriptedModel([*looks, "Done."], window=7_000, output_limit=1_000)
+    async with at_work(model) as talk:
+        await interrupted(talk, "go", "in German too")
+        opened = {start.opened_by for start in await bodies(talk, RoundStart)}
+    assert "compaction" in opened
+    assert all(
+        "in German too" in shown(request)
+        for request in model.requests[1:]
+        if request.purpose == "decision"
+    )
+
+
+@pytest.mark.parametrize("protocol", ["native", "json", "tagged", "thought_action"])
+async def test_an_answer_waits_while_the_user_has_said_more(protocol: ProtocolName) -> None:
+    async with at_work(["A.", "B."]) as talk:
+        assert await interrupted(talk, "go", "and b?", protocol=protocol) == "B."
+        (draft,) = await bodies(talk, Draft)
+    assert draft.text == "A."
+
+
+async def test_what_comes_on_the_last_round_is_reported_and_kept() -> None:
+    log = MemoryLog(FakeClock())
+
+    async with at_work(["A.", "B."], store=log) as talk:
+        late = list[Receipt]()
+        async for event in talk.stream("go", max_iterations=1):
+            if isinstance(event, Block) and isinstance(event.body, RoundStart):
+                late.append(await talk.followup("and b?"))
+        assert late[0].seq not in {
+            s for start in await bodies(talk, RoundStart) for s in start.takes
+        }
+        assert (await talk.say("well?")).answer == "B."
+        assert late[0].seq in (await bodies(talk, RoundStart))[-1].takes
+
+
+async def test_whoever_listens_hears_each_thing_that_was_said() -> None:
+    async with at_work([Call("w.look"), "Both."]) as talk:
+        events = list[str]()
+        async for event in talk.stream("go"):
+            events.append(event.type)
+            if events == ["user.prompt", "turn.header", "react.round.start"]:
+                await talk.followup("in German")
+                await talk.followup("and short")
+    assert events.count("user.followup") == 2
+
+
+async def test_what_no_round_has_taken_can_be_taken_back_once() -> None:
+    model = ScriptedModel(["One.", "Two."])
+    async with at_work(model) as talk:
+        await talk.say("first")
+        receipt = await talk.followup("by the way")
+        assert await talk.recall(receipt)
+        assert not await talk.recall(receipt)
+        await talk.say("second")
+        first = (await talk.blocks())[0]
+        assert not await talk.recall(Receipt(first.seq, 1))
+    assert "by the way" not in shown(model.requests[1])
+
+
+async def test_a_tool_that_asks_the_user_pauses_the_turn() -> None:
+    desk = Desk()
+    script: list[Line] = [
+        Say("", Call("w.ask", question="Which?"), Call("w.look", text="tea")),
+        "Done.",
+    ]
+    async with at_work(ScriptedModel(script, strict=False), workbench(desk)) as talk:
+        events = await heard(talk, "go")
+        (pending,) = await bodies(talk, ToolPending)
+        ends = await bodies(talk, Exit)
+    async with at_work([Call("w.ask")]) as talk:
+        result = await talk.say("go")
+    (waiting,) = result.pending
+    assert (result.exit_reason, result.ok) == ("paused", False)
+    assert (waiting.call_id, waiting.tool, waiting.question) == ("c1", "w.ask", "Which one?")
+    texts = [delta.text for delta in events if isinstance(delta, Delta) and delta.type == "pending"]
+    assert (texts, pending.question, ends) == (["Which?"], "Which?", [])
+    assert sorted(desk.began) == ["ask", "tea"]
+
+
+@pytest.mark.parametrize("store", ["memory", "file"])
+async def test_the_users_answer_is_the_result_and_nothing_runs_again(
+    store: str, tmp_path: Path
+) -> None:
+    desk, clock = Desk(), FakeClock()
+    log: str | TimelineLog = MemoryLog(clock) if store == "memory" else f"sqlite:///{tmp_path}/c.db"
+    script: list[Line] = [Say("", Call("w.ask"), Call("w.look", text="tea"))]
+    async with at_work(script, workbench(desk), store=log) as talk:
+        await talk.say("go")
+        with pytest.raises(LooplineError, match="waits for c1"):
+            await talk.resume()
+    model = ScriptedModel(["The second."])
+    async with at_work(model, workbench(desk), store=log) as talk:
+        result = await talk.resume({"c1": "the second"})
+    assert (result.answer, desk.began) == ("The second.", ["ask", "tea"])
+    assert [item.text.partition("\n")[2] for item in results(model.requests[0])] == [
+        "the second",
+        "seen tea",
+    ]
+
+
+class Asking:
+    """Asks about whatever is no read."""
+
+    async def before(self, call: GuardedCall) -> Verdict:
+        return Ask(f"May {call.tool} run?")
+
+    async def after(self, call: GuardedCall, text: str) -> str:
+        return text
+
+
+@pytest.mark.parametrize(
+    ("value", "began", "message"),
+    [
+        (True, ["x"], "ran x"),
+        ("yes", ["x"], "ran x"),
+        ({"approved": True}, ["x"], "ran x"),
+        (False, [], "did not approve"),
+        ({"approved": False, "reason": "Too dear."}, [], "The user's reason: Too dear. Do not"),
+    ],
+)
+async def test_a_call_that_needs_leave_runs_only_with_it(
+    value: Json, began: list[str], message: str
+) -> None:
+    desk, model = Desk(), ScriptedModel([Call("w.command", text="x"), "Done."])
+    async with at_work(model, workbench(desk, guards=[Asking()])) as talk:
+        result = await talk.say("go")
+        assert ([pending_call.question for pending_call in result.pending], desk.began) == (
+            ["May w.command run?"],
+            [],
+        )
+        assert (await talk.resume({"c1": value})).answer == "Done."
+    assert (desk.began, message in results(model.requests[1])[0].text) == (began, True)
+
+
+class Cake:
+    """Has cake in place of whatever is asked for."""
+
+    async def before(self, call: GuardedCall) -> Verdict:
+        return Allow({**call.arguments, "text": "cake"})
+
+    async def after(self, call: GuardedCall, text: str) -> str:
+        return text
+
+
+async def test_what_a_guard_changed_stays_changed_once_there_is_leave() -> None:
+    desk, model = Desk(), ScriptedModel([Call("w.command", text="tea"), "Done."])
+    async with at_work(model, workbench(desk, guards=[Cake(), Asking()])) as talk:
+        await talk.say("go")
+        await talk.resume({"c1": True})
+    assert desk.began == ["cake"]
+
+
+STORY: list[Line] = [
+    Say("first", Call("w.look", text="tea"), Call("w.write", path="a")),
+    Call("w.look", text="cake"),
+    "Tea and cake.",
+]
+
+
+@pytest.mark.parametrize("kept", range(2, 12))
+async def test_a_turn_that_is_cut_off_after_any_step_comes_to_the_same(kept: int) -> None:
+    log, desk = CrashingLog(MemoryLog(FakeClock()), kept), Desk()
+    with pytest.raises(Crashed):
+        async with at_work(ScriptedModel(STORY), workbench(desk), store=log) as talk:
+            await talk.say("go")
+    log.left = None
+    async with at_work([], store=log) as talk:
+        made = (await types(talk)).count("react.decision")
+    async with at_work(ScriptedModel(STORY[made:]), workbench(desk), store=log) as talk:
+        assert (await talk.resume()).answer == "Tea and cake."
+    assert desk.began.count("a") == 1
+
+
+async def test_the_next_process_knows_what_was_said(tmp_path: Path) -> None:
+    store, model = f"sqlite:///{tmp_path}/c.db", ScriptedModel(["Hello, Ann."])
+    async with at_work(["Hello."], store=store) as talk:
+        await talk.say("I am Ann")
+    async with at_work(model, store=store) as talk:
+        await talk.say("Who am I?")
+    assert [text in shown(model.requests[0]) for text in ("I am Ann", "Hello.")] == [True, True]
+
+
+async def test_a_call_that_was_cut_off_has_one_result_that_says_so() -> None:
+    clock, desk = FakeClock(), Desk()
+    log = CrashingLog(
+        MemoryLog(clock), 4
+    )  # what was asked, round, calls, and the start of the write
+    with pytest.raises(Crashed):
+        async with at_work(STORY, workbench(desk), store=log) as talk:
+            await talk.say("go")
+    log.left, model = None, ScriptedModel(["Then no cake."])
+    async with at_work(model, workbench(desk), store=log) as talk:
+        await talk.resume()
+        ends = {result.call_id: result.status for result in await bodies(talk, ToolResult)}
+    assert ends == {"c1": "ok", "c2": "interrupted"}
+    assert [item.ok for item in results(model.requests[0])] == [True, False]
+
+
+async def test_what_came_after_a_place_is_read_again_from_the_log() -> None:
+    async with at_work([Call("w.look"), "Done."]) as talk:
+        events = [block for block in await heard(talk, "go") if isinstance(block, Block)]
+        for place in range(len(events) + 1):
+            assert list(await talk.blocks(after=place)) == events[place:]
+
+
+async def test_a_steer_cuts_off_what_is_looked_up_and_is_answered_to() -> None:
+    desk, model = Desk(), ScriptedModel([Call("w.hang"), "The other way."])
+    async with at_work(model, workbench(desk)) as talk:
+        turn = asyncio.ensure_future(talk.say("this way"))
+        await desk.hanging.wait()
+        await talk.steer("the other way")
+        assert (await turn).answer == "The other way."
+        (cut,) = await bodies(talk, ToolResult)
+    assert cut.status == "interrupted"
+    assert "the other way" in shown(model.requests[1])
+
+
+async def test_a_reply_that_cannot_be_read_does_not_lose_what_was_said_meanwhile() -> None:
+    model = in_json([Raw("no object"), "Both."])
+    async with at_work(model) as talk:
+        assert await interrupted(talk, "go", "in German too") == "Both."
+        assert len(await bodies(talk, UserFollowup)) == 1
+    assert "in German too" in shown(model.requests[1])
+
+
+async def test_a_paused_turn_gives_way_to_what_is_said_instead() -> None:
+    async with at_work([Call("w.ask"), "Another."]) as talk:
+        assert (await talk.say("go")).exit_reason == "paused"
+        assert (await talk.say("never mind")).answer == "Another."
+        assert [end.reason for end in await bodies(talk, Exit)] == ["interrupted", "complete"]
+
+
+async def test_a_turn_with_two_questions_waits_for_both() -> None:
+    model = ScriptedModel([Say("", Call("w.ask"), Call("w.ask")), "Done."])
+    async with at_work(model) as talk:
+        await talk.say("go")
+        half = await talk.resume({"c2": "two"})
+        assert (half.exit_reason, [item.call_id for item in half.pending]) == ("paused", ["c1"])
+        assert (await talk.resume({"c1": "one"})).answer == "Done."
+    assert [item.text.partition("\n")[2] for item in results(model.requests[1])] == ["one", "two"]
+
+
+async def test_what_is_said_while_a_turn_is_paused_is_taken_when_it_goes_on() -> None:
+    model = ScriptedModel([Call("w.ask"), "Done."])
+    async with at_work(model) as talk:
+        await talk.say("go")
+        await talk.followup("in German")
+        assert (await talk.resume({"c1": "one"})).answer == "Done."
+    assert "in German" in shown(model.requests[1])
+
+
+async def test_a_steer_that_nobody_waits_for_is_taken_by_the_next_turn() -> None:
+    model = ScriptedModel(["One.", "Two."])
+    async with at_work(model) as talk:
+        await talk.say("go")
+        await talk.steer("the other way")
+        assert (await talk.say("on")).answer == "Two."
+    assert "the other way" in shown(model.requests[1])

@@ -1,37 +1,53 @@
-"""What stays in a prompt that had to be made smaller, and what must not be lost on the way."""
+"""What a model is shown of a long conversation, what a prompt leaves out, and how the rest comes back."""
 
 from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
 
 import pytest
 from msgspec import structs
 
 from loopline import BaseWorkflow, Bundle, Harness, TurnPayload, TurnResult
-from loopline.models import Prompt, Usage, UserMessage
+from loopline.events import Delta
+from loopline.models import AssistantMessage, Prompt, ProtocolName, ToolMessage, Usage, UserMessage
 from loopline.models.prompt import estimate
 from loopline.prompt import JsonAction, Native, View, past_requests, tools_text
+from loopline.prompt.range_summary import terms
+from loopline.reader import source_row
 from loopline.testing import Call, Fail, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry as Scripted
 from loopline.timeline import (
+    Block,
     ConversationKey,
     Entry,
     Hide,
     MemoryLog,
     RangeSummary,
     RoundStart,
+    SourceAdded,
+    SystemMessage,
     Timeline,
     UserSteer,
 )
 from tests.support.scenario import in_json
 from tests.support.scenario_bundle import bundle, words
 from tests.support.scripted_conversation import talking
-
-
-def shown(prompt: Prompt) -> str:
-    return "\n".join([*(str(message) for message in prompt.messages), prompt.tail])
+from tests.support.workbench import (
+    at_work,
+    bodies,
+    decisions,
+    heard,
+    results,
+    roles,
+    shown,
+)
 
 
 def busy(rounds: int, size: int = 4_000) -> list[Scripted]:
-    """Rounds that fill a small window."""
     return [Call("life.alone", size=size) for _ in range(rounds)]
 
 
@@ -42,7 +58,7 @@ async def test_what_was_said_between_turns_is_repeated_where_its_round_is_summed
         await talk.say("first")
         await talk.followup("and mind the herons")
         await talk.say("second")
-        summaries = [b.body for b in await talk.blocks() if isinstance(b.body, RangeSummary)]
+        summaries = await bodies(talk, RangeSummary)
     assert summaries[-1].last_turn == 2
     for request in model.requests[1:]:
         if request.purpose != "summary":
@@ -92,9 +108,9 @@ async def test_a_summary_that_fails_leaves_the_text_of_the_one_before() -> None:
     )
     async with talking(script, bundle=bundle) as talk:
         await talk.say("go")
-        bodies = [b.body for b in await talk.blocks() if isinstance(b.body, RangeSummary)]
-    assert [item.text for item in bodies[:2]] == ["Goal: the first.", "Goal: the first."]
-    assert [item.why for item in bodies[:2]] == ["", "no"]
+        summaries = await bodies(talk, RangeSummary)
+    assert [item.text for item in summaries[:2]] == ["Goal: the first.", "Goal: the first."]
+    assert [item.why for item in summaries[:2]] == ["", "no"]
 
 
 async def test_each_model_is_learned_by_itself() -> None:
@@ -117,7 +133,7 @@ async def test_each_model_is_learned_by_itself() -> None:
         talk = harness.conversation("c")
         for _ in range(4):
             await talk.say("go")
-        starts = [b.body for b in await talk.blocks() if isinstance(b.body, RoundStart)]
+        starts = await bodies(talk, RoundStart)
     first, other, again, last = (start.tokens for start in starts)
     assert other < 1.2 * first
     assert 1.9 * first < again < 2.3 * first
@@ -194,10 +210,7 @@ async def test_a_name_for_a_cleared_result_is_the_same_whenever_it_is_made(until
 async def test_what_the_user_steered_with_is_shown_where_it_was_taken() -> None:
     log = MemoryLog()
     key = ConversationKey(name="c")
-    async with Harness.open(
-        bundle, store=log, model=ScriptedModel(["One.", "Two."]), clock=FakeClock()
-    ) as harness:
-        talk = harness.conversation("c")
+    async with talking(["One.", "Two."], bundle=bundle, store=log) as talk:
         await talk.say("go")
         steer = Entry(body=UserSteer(text="the other way"), turn=1)
         await log.append(key, [steer], seen=0)
@@ -220,8 +233,7 @@ async def test_rounds_of_an_older_renderer_are_shown_anew_and_known_as_inexact()
         ]
     log, model = MemoryLog(), ScriptedModel(["Two."])
     await log.restore(ConversationKey(name="c"), blocks)
-    async with Harness.open(bundle, store=log, model=model, clock=FakeClock()) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, bundle=bundle, store=log) as talk:
         await talk.say("on")
         old, new = past_requests(Timeline(await talk.blocks()))
     assert "version 1" in old.inexact
@@ -233,7 +245,271 @@ async def test_room_is_made_for_the_answer_that_is_forced_at_the_limit() -> None
     model = ScriptedModel([*busy(3, 9_000), "Forced."], window=6_000, output_limit=1_000)
     async with talking(model, bundle=bundle) as talk:
         result = await talk.say("go", max_iterations=3)
-        last = [b.body for b in await talk.blocks() if isinstance(b.body, RoundStart)][-1]
+        last = (await bodies(talk, RoundStart))[-1]
     assert (result.answer, result.exit_reason) == ("Forced.", "max_iterations")
     assert (last.purpose, last.opened_by) == ("answer", "compaction")
     assert last.tokens <= 5_000
+
+
+PICTURE = b64encode(Random(7).randbytes(3_300)).decode()
+
+
+async def test_base64_is_left_out_of_what_the_user_says_of_answers_and_of_arguments() -> None:
+    call = Call("w.command", text=PICTURE)
+    model = ScriptedModel([Say(f"Notes: {PICTURE}", call), f"It is {PICTURE}", "Seen."])
+    async with at_work(model) as talk:
+        await talk.say(f"Look: {PICTURE}")
+        await talk.say("And?")
+        prompt, answer = await talk.read(
+            ["ar:turn_1.user.prompt", "ar:turn_1.assistant.completion"]
+        )
+    for request in model.requests:
+        assert PICTURE not in shown(request)
+    last = shown(model.requests[-1])
+    texts = ("ar:turn_1.user.prompt", "tc:turn_1.c1.call", "ar:turn_1.react.notes", "ar:turn_1.a")
+    for ref in texts:
+        assert f"[base64, {len(PICTURE)} characters: {ref}" in last
+    assert (PICTURE in prompt.text, PICTURE in answer.text) == (True, True)
+
+
+async def test_arguments_of_a_running_turn_are_shown_whole_however_long() -> None:
+    text = "green tea " * 400
+    model = ScriptedModel([Call("w.command", text=text), "Done."])
+    async with at_work(model) as talk:
+        await talk.say("go")
+    [call] = [
+        call
+        for message in model.requests[1].messages
+        if isinstance(message, AssistantMessage)
+        for call in message.calls
+    ]
+    assert call.arguments == {"text": text}
+
+
+async def test_base64_is_left_out_of_the_pool_of_sources() -> None:
+    find = Say("", Call("w.find", url="https://a.org"))
+    async with at_work(ScriptedModel([find, "So [[S:1]]."])) as talk:
+        await talk.say("go")
+        blocks = [with_picture(block) for block in await talk.blocks()]
+    assert source_row(1, Timeline(blocks))["text"] == (
+        f"A picture: [base64, {len(PICTURE)} characters: https://a.org]"
+    )
+
+
+def with_picture(block: Block) -> Block:
+    match block.body:
+        case SourceAdded(source=source) as added:
+            seen = structs.replace(source, text=f"A picture: {PICTURE}")
+            return structs.replace(block, body=structs.replace(added, source=seen))
+        case _:
+            return block
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "ar:turn_1.user.prompt",
+        "ar:turn_1.user.prompt.1#C1-C9",
+        "ar:turn_1.react.notes.1",
+        "ar:turn_1.assistant.completion",
+        "tc:turn_1.c1.call",
+        "tc:turn_1.c1.result",
+    ],
+)
+async def test_what_the_prompt_shows_whole_is_not_printed_again(path: str) -> None:
+    calls: list[Scripted] = [
+        Say("Looking at herons.", Call("life.look", size=900)),
+        "That was a heron.",
+    ]
+    model = ScriptedModel([*calls, Call("react.read", paths=[path]), "So."])
+    async with talking(model, bundle=bundle) as talk:
+        await talk.say("What is grey and stands in water?")
+        await talk.say("Again?")
+    *_, read = [m for m in model.requests[-1].messages if isinstance(m, ToolMessage)]
+    status = json.loads(read.text.splitlines()[1])
+    assert len(status["exists_in_visible_context"]) == 1
+    assert len(read.text.splitlines()) == 2
+
+
+async def test_what_the_prompt_shows_in_part_is_printed_whole() -> None:
+    path, clock = "tc:turn_1.c1.result", FakeClock()
+    looks: list[Scripted] = [Call("life.look", size=900), "One.", "Two.", "Three."]
+    model = ScriptedModel([*looks, Call("react.read", paths=[path]), "So."])
+    async with at_work(model, bundle, clock=clock) as talk:
+        for _ in range(3):
+            await talk.say("go")
+        clock.advance(900)
+        await talk.say("What was it?")
+    first, read = [m for m in model.requests[-1].messages if isinstance(m, ToolMessage)]
+    assert f"the rest is {path}#C401-C" in first.text
+    assert json.loads(read.text.splitlines()[1])["exists_in_visible_context"] == []
+    assert len(read.text) > 900
+
+
+TOTAL = 5_000
+"""Tokens that a request may have in the small window."""
+
+
+def small(script: Sequence[Scripted], *summaries: Scripted) -> ScriptedModel:
+    return ScriptedModel(
+        script, aux={"summary": summaries}, window=TOTAL + 1_000, output_limit=1_000, strict=False
+    )
+
+
+def summaries(model: ScriptedModel) -> list[Prompt]:
+    return [request for request in model.requests if request.purpose == "summary"]
+
+
+def looks(number: int, size: int = 3_000) -> list[Scripted]:
+    return [Call("w.big", size=size) for _ in range(number)]
+
+
+def commands(number: int, size: int = 2_000) -> list[Scripted]:
+    return [
+        Say("x" * 40, Call("w.command", text=f"{n}-" + "yes " * (size // 4))) for n in range(number)
+    ]
+
+
+async def test_another_process_folds_the_same_conversation(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/c.db"
+    async with at_work([Call("w.find", url="https://a.org"), "So [[S:1]]."], store=store) as talk:
+        await talk.say("go")
+        first = await talk.blocks()
+    model = ScriptedModel(["Still [[S:1]]."])
+    async with at_work(model, store=store) as talk:
+        again = await talk.blocks()
+        result = await talk.say("and now?")
+    assert list(again) == list(first)
+    assert Timeline(again).pool.sources == Timeline(first).pool.sources
+    assert "[[S:1]] https://a.org" in shown(model.requests[0])
+    assert [source.url for source in result.sources] == ["https://a.org"]
+
+
+async def test_a_summary_is_asked_for_only_when_clearing_is_not_enough() -> None:
+    light, heavy = (
+        small([*looks(6), "Done."]),
+        small([*commands(9, 3_000), "Done."], *["Goal."] * 9),
+    )
+    for model in (light, heavy):
+        async with at_work(model) as talk:
+            await talk.say("go")
+            assert "compaction" in {start.opened_by for start in await bodies(talk, RoundStart)}
+    assert (len(summaries(light)), len(summaries(heavy)) > 0) == (0, True)
+
+
+@pytest.mark.parametrize("protocol", ["native", "json"])
+async def test_a_cleared_result_leaves_a_line_that_names_it(protocol: ProtocolName) -> None:
+    model = small([*looks(6), "Done."])
+    async with at_work(model) as talk:
+        await talk.say("go", protocol=protocol)
+    texts = [str(message) for message in model.requests[-1].messages]
+    shown_results = [text for text in texts if ".result" in text]
+    assert "[CLEARED] tc:turn_1.c1.result of w.big" in shown_results[0]
+    assert len(shown_results[0]) < 400
+    cleared = ["[CLEARED]" in text for text in shown_results]
+    assert cleared == sorted(cleared, reverse=True)
+    assert "x" * 3_000 in shown_results[-1]
+
+
+async def test_what_was_looked_up_goes_before_what_was_done() -> None:
+    done = Call("w.command", text="kept " * 100)
+    model = small([done, *looks(5), "Done."])
+    async with at_work(model) as talk:
+        await talk.say("go")
+    last = results(model.requests[-1])
+    assert ("ran kept" in last[0].text, "[CLEARED]" in last[1].text) == (True, True)
+
+
+async def test_the_question_and_the_newest_round_are_always_there() -> None:
+    model = small([*commands(12, 3_000), "Done."], *["Goal."] * 12)
+    async with at_work(model) as talk:
+        await talk.say("the very question")
+    for number, request in enumerate(decisions(model)):
+        assert "Work." in request.system
+        assert "the very question" in shown(request)
+        assert number == 0 or f"{number - 1}-yes" in shown(request)
+
+
+@pytest.mark.parametrize(("number", "dropped"), [(1, False), (6, True)])
+async def test_the_model_is_told_when_something_was_dropped_and_only_then(
+    number: int, dropped: bool
+) -> None:
+    model = small([*looks(number), "Done."])
+    async with at_work(model) as talk:
+        await talk.say("go")
+        notices = await bodies(talk, SystemMessage)
+    assert bool(notices) is dropped
+    assert ("To make room" in shown(model.requests[-1])) is dropped
+
+
+@pytest.mark.parametrize(("size", "cut"), [(64_000, False), (64_001, True), (70_000, True)])
+async def test_of_one_result_so_many_characters_are_shown(size: int, cut: bool) -> None:
+    model = ScriptedModel([Call("w.big", size=size), "Done."])
+    async with at_work(model) as talk:
+        await talk.say("go")
+        (whole_item,) = await talk.read("tc:turn_1.c1.result")
+    part = results(model.requests[1])[0].text
+    assert whole_item.text == "x" * size
+    assert ("[TRUNCATED]" in part) is cut
+    assert part.endswith(f"the rest is tc:turn_1.c1.result#C64001-C{size}") is cut
+
+
+async def test_each_request_begins_with_the_one_before_and_marks_where() -> None:
+    model = ScriptedModel(["Hello.", *[Call("w.look", text=f"{n}") for n in range(8)], "Done."])
+    async with at_work(model) as talk:
+        await talk.say("hello")
+        await talk.say("go")
+        points = [start.points for start in await bodies(talk, RoundStart)]
+    for before, after in zip(model.requests, model.requests[1:], strict=False):
+        assert after.messages[: len(before.messages)] == before.messages
+        assert (after.system, after.tools) == (before.system, before.tools)
+    assert [point.name for point in points[-1]] == ["prev_turn", "pre_tail", "tail"]
+    assert model.requests[-1].cache_points == tuple(point.messages for point in points[-1])
+
+
+async def test_the_board_is_new_in_each_round_and_never_kept() -> None:
+    model = ScriptedModel([Call("react.plan", mode="new", steps=["look"]), "Later."])
+    async with at_work(model) as talk:
+        await talk.say("go")
+    first, second = model.requests
+    assert ("iteration 1 of 15" in first.tail, "iteration 2 of 15" in second.tail) == (True, True)
+    assert ["[OPEN PLANS]" in item.tail for item in (first, second)] == [False, True]
+    assert not any("ANNOUNCE" in str(message) for message in second.messages)
+
+
+async def test_a_listener_hears_when_the_context_is_made_smaller() -> None:
+    async with at_work(small([*looks(6), "Done."])) as talk:
+        events = await heard(talk, "go")
+    smaller = [delta for delta in events if isinstance(delta, Delta) and delta.type == "compaction"]
+    opened = [
+        block.body
+        for block in events
+        if isinstance(block, Block)
+        and isinstance(block.body, RoundStart)
+        and "compaction" in block.body.opened_by
+    ]
+    assert len(smaller) == len(opened) > 0
+
+
+async def test_a_question_stands_once_in_its_request() -> None:
+    model = ScriptedModel(["One.", "Two."])
+    async with at_work(model) as talk:
+        await talk.say("first")
+        await talk.say("second")
+    assert shown(model.requests[1]).count("second") == 1
+    assert roles(model.requests[1].messages) == ["user", "assistant", "user"]
+
+
+async def test_one_address_is_one_source_and_ranges_cite_several() -> None:
+    urls = ["https://a.org", "https://A.org/", "https://b.org"]
+    script: list[Scripted] = [Say("", *[Call("w.find", url=url) for url in urls]), "So [[S:1-2]]."]
+    async with at_work(script) as talk:
+        result = await talk.say("go")
+        pool = Timeline(await talk.blocks()).pool
+    assert [source.url for source in pool.sources.values()] == ["https://a.org", "https://b.org"]
+    assert len(result.sources) == 2
+
+
+def test_names_are_found_beside_a_word_of_any_length() -> None:
+    for letter in ("y", "A", "a-", "_", "9."):
+        assert terms(f"{letter * 100_000} src/heron.py") == {"src/heron.py"}

@@ -1,27 +1,53 @@
-"""Stop, deadline and steer reach whatever a turn waits for, and no steer cuts what could not show it."""
+"""Stop, deadline and steer reach whatever a turn waits for, and what had been written stays as its answer."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from loopline import TurnPayload, TurnResult
-from loopline.models import Capabilities, Prompt, Reply, TextDelta
+from loopline import Harness, TurnPayload, TurnResult
+from loopline.errors import LooplineError
+from loopline.events import Delta, Event
+from loopline.models import Capabilities, Prompt, Reply, TextDelta, ToolCall
 from loopline.react import Allow, GuardedCall, Limits, Middleware, Verdict
 from loopline.react.extensions import Run
 from loopline.react.guards import ask_before
+from loopline.react.interrupter import POLL_SECONDS
 from loopline.react.loop_options import AnswerMode
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
+from loopline.testing.scripted import Entry as Scripted
 from loopline.timeline import (
+    NEW_TURN,
+    Block,
     Completion,
-    Draft,
+    ConversationKey,
+    Entry,
+    Exit,
+    MemoryLog,
+    RangeSummary,
     ToolPending,
     ToolResult,
     ToolStarted,
+    UserPrompt,
+    UserSteer,
+    UserStop,
 )
-from tests.support.workbench import Desk, at_work, begun, bodies, shown, types, workbench
+from tests.support.workbench import (
+    Desk,
+    Spoken,
+    at_work,
+    begun,
+    bodies,
+    said,
+    shown,
+    types,
+    workbench,
+)
 
 
 class Pondering:
@@ -108,7 +134,6 @@ class Slow:
         self.purposes: list[str] = []
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """Nothing, for ever."""
         self.purposes.append(prompt.purpose)
         self.asked.set()
         await asyncio.Event().wait()
@@ -160,7 +185,6 @@ class Endless:
         self.interrupts = interrupts
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """Dots, or the answer."""
         self.requests.append(prompt)
         yield TextDelta(text=".")
         if shown(prompt).count("[USER INTERRUPT]") < self.interrupts:
@@ -184,31 +208,10 @@ async def test_each_steer_that_cuts_a_reply_is_in_the_next_request(limit: int) -
         assert f"steer {number}" in shown(model.requests[number + 1])
 
 
-async def test_a_steer_of_the_first_of_two_rounds_is_in_the_second() -> None:
-    desk, model = Desk(), ScriptedModel([Call("w.hang"), "The other way."])
-    async with at_work(model, workbench(desk)) as talk:
-        turn = asyncio.ensure_future(talk.say("this way", max_iterations=2))
-        await desk.hanging.wait()
-        await talk.steer("the other way")
-        assert (await turn).answer == "The other way."
-    assert "the other way" in shown(model.requests[1])
-
-
-async def test_what_is_said_in_the_first_of_two_rounds_holds_its_answer() -> None:
-    model = ScriptedModel(["A.", "Both."])
-    async with at_work(model) as talk:
-        async for event in talk.stream("go", max_iterations=2):
-            if event.type == "react.round.start" and len(model.requests) == 0:
-                await talk.followup("and b?")
-        assert [draft.text for draft in await bodies(talk, Draft)] == ["A."]
-    assert "and b?" in shown(model.requests[1])
-
-
 class Forced(Endless):
     """Calls a tool as long as it may, and is endless in the answer that it is forced to."""
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """A call, or dots, or the answer."""
         if prompt.purpose == "decision":
             yield Reply(calls=(Call("w.look"),))
             return
@@ -264,3 +267,333 @@ async def test_all_that_want_leave_are_asked_for_together() -> None:
         result = await talk.resume({"c1": True, "c2": False, "c3": True})
         assert len(await bodies(talk, ToolPending)) == 3
     assert (result.answer, desk.order) == ("Done.", ["+a", "-a", "+c", "-c"])
+
+
+LIMIT_SECONDS = 60
+FULL = 7
+"""The decisions before the one whose call fills the window."""
+
+
+class Summarizing:
+    """Looks at long texts until it is told to stop.
+
+    `meanwhile`, if there is one, happens in its first summary, which must then be cut. The others take longer than it
+    takes to look for steers again.
+    """
+
+    name = "summarizing"
+
+    def __init__(self, meanwhile: Callable[[], Awaitable[object]] | None = None) -> None:
+        self.capabilities = Capabilities(window=14_000, output_limit=1_000)
+        self.meanwhile = meanwhile
+        self.summaries = 0
+        self.decided: list[Prompt] = []
+
+    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+        if prompt.purpose == "summary":
+            self.summaries += 1
+            if self.meanwhile is not None and self.summaries == 1:
+                await self.meanwhile()
+                await asyncio.sleep(LIMIT_SECONDS)
+            await asyncio.sleep(2 * POLL_SECONDS)
+            yield Reply(text="Goal: go on.")
+            return
+        self.decided.append(prompt)
+        if "stop now" in shown(prompt) or not prompt.options.allow_calls:
+            yield Reply(text="Stopped.")
+        else:
+            call = ToolCall(name="w.command", arguments={"text": "yes " * 900})
+            yield Reply(text="why " * 100, calls=(call,), stop_reason="tool_use")
+
+
+async def test_a_steer_is_in_the_very_next_request() -> None:
+    async def steer() -> None:
+        await talk.steer("stop now")
+
+    model = Summarizing(steer)
+    async with at_work(model, workbench(max_iterations=30)) as talk:
+        result = await talk.say("go")
+        written = await bodies(talk, RangeSummary)
+    assert (result.answer, result.exit_reason) == ("Stopped.", "complete")
+    assert sum("stop now" in shown(prompt) for prompt in model.decided) == 1
+    assert len(written) == model.summaries - 1  # one steer cuts one
+
+
+class SteeredElsewhere(Summarizing):
+    """A model during whose last decision before a summary another process adds a steer to the log."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        super().__init__()
+        self.log = log
+
+    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+        if len(self.decided) == FULL and prompt.purpose == "decision":
+            here = ConversationKey(name="c")
+            summary = await self.log.find(here)
+            assert summary is not None
+            steer = Entry(body=UserSteer(text="stop now"), turn=summary.turns)
+            await self.log.append(here, [steer], seen=summary.head)
+        async for item in super().stream(prompt):
+            yield item
+
+
+async def test_a_steer_that_was_read_with_a_decision_does_not_cut_the_summary_after_it() -> None:
+    log = MemoryLog(FakeClock())
+    model = SteeredElsewhere(log)
+    async with at_work(model, workbench(max_iterations=30), store=log) as talk:
+        result = await talk.say("go")
+        written = await bodies(talk, RangeSummary)
+    assert (result.answer, len(model.decided)) == ("Stopped.", FULL + 2)
+    assert len(written) == model.summaries == 1
+
+
+async def test_a_deadline_ends_the_turn_without_waiting_for_the_summary() -> None:
+    clock = FakeClock()
+
+    async def late() -> None:
+        clock.advance(60)
+
+    model = Summarizing(late)
+    async with at_work(
+        model, workbench(max_iterations=30, deadline_seconds=30), clock=clock
+    ) as talk:
+        result = await talk.say("go")
+        assert await bodies(talk, RangeSummary) == []
+        (answer,) = await bodies(talk, Completion)
+    assert (result.exit_reason, answer.flag, model.summaries) == ("deadline", "summary", 1)
+
+
+class AppendsLog(MemoryLog):
+    """A log that remembers which types of blocks were appended together."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(clock)
+        self.appends: list[list[str]] = []
+        self.stopped = asyncio.Event()
+
+    async def append(
+        self, conversation: ConversationKey, entries: Sequence[Entry], **options: Any
+    ) -> Sequence[Block]:
+        self.appends.append([entry.body.type for entry in entries])
+        blocks = await super().append(conversation, entries, **options)
+        if "user.stop" in self.appends[-1]:
+            self.stopped.set()
+        return blocks
+
+
+async def test_what_had_been_written_is_the_answer_of_a_turn_that_is_stopped() -> None:
+    model = Spoken(["Tea is ", "made of ", "leaves."] + [" And so on."] * 50)
+    async with at_work(model) as talk:
+        events = list[Event]()
+        turn = asyncio.ensure_future(talk.say("go"))
+        async for event in talk.listen():
+            events.append(event)
+            if isinstance(event, Delta) and "leaves" in event.text:
+                await talk.stop()
+            if isinstance(event, Block) and isinstance(event.body, Exit):
+                break
+        result = await turn
+        (answer,) = await bodies(talk, Completion)
+        (end,) = await bodies(talk, Exit)
+    assert answer.text.startswith("Tea is made of leaves.")
+    assert (answer.flag, answer.reason, end.reason) == ("partial", "stopped", "stopped")
+    assert said(events).strip() == answer.text == result.answer
+    assert (result.exit_reason, result.ok) == ("stopped", False)
+
+
+async def test_a_stop_ends_a_turn_that_waits_for_the_user() -> None:
+    async with at_work([Call("w.ask"), "Another."]) as talk:
+        assert (await talk.say("go")).exit_reason == "paused"
+        assert await talk.stop()
+        assert [end.reason for end in await bodies(talk, Exit)] == ["stopped"]
+        assert [result.status for result in await bodies(talk, ToolResult)] == ["stopped"]
+        with pytest.raises(LooplineError, match="nothing to carry on"):
+            await talk.resume({})
+        assert (await talk.say("on")).answer == "Another."
+
+
+async def test_a_stop_does_not_wait_for_the_turn_behind_the_stopped_one() -> None:
+    log = AppendsLog(FakeClock())
+    async with at_work([Call("w.ask")], store=log) as talk:
+        assert (await talk.say("go")).exit_reason == "paused"
+        waiting = Entry(body=UserPrompt(text="later"), turn=NEW_TURN)
+        await log.append(talk.conversation, [waiting], seen=0)
+        async with log.lease(talk.conversation) as term:
+            stopping = asyncio.ensure_future(talk.stop())
+            await log.stopped.wait()
+            end = Entry(body=Exit(reason="stopped"), turn=1)
+            await log.append(talk.conversation, [end], seen=0, term=term)
+            async with asyncio.timeout(
+                5
+            ):  # the runner goes on with another turn, and keeps the lease
+                assert await stopping
+
+
+async def test_a_stop_takes_back_what_waits_before_another_process_can_begin_it() -> None:
+    log = AppendsLog(FakeClock())
+    async with at_work([Call("w.ask")], store=log) as talk:
+        assert (await talk.say("go")).exit_reason == "paused"
+        waiting = Entry(body=UserPrompt(text="later"), turn=NEW_TURN)
+        await log.append(talk.conversation, [waiting], seen=0)
+        assert await talk.stop()
+    assert ["user.stop", "user.recalled", "user.stop"] in log.appends
+
+
+async def test_a_stop_says_when_there_is_nothing_to_end() -> None:
+    async with at_work(["Done."]) as talk:
+        assert not await talk.stop()
+        await talk.say("go")
+        assert not await talk.stop()
+        assert await bodies(talk, UserStop) == []
+
+
+@pytest.mark.parametrize("store", ["memory", "file"])
+async def test_a_stop_of_another_process_ends_the_turn(store: str, tmp_path: Path) -> None:
+    desk = Desk()
+    log = MemoryLog(FakeClock()) if store == "memory" else f"sqlite:///{tmp_path}/c.db"
+    async with at_work([Call("w.hang")], workbench(desk), store=log) as talk:
+        turn = asyncio.ensure_future(talk.say("go"))
+        await desk.hanging.wait()
+        other_harness = Harness.open(
+            workbench(), store=log, model=ScriptedModel([]), clock=FakeClock()
+        )
+        async with other_harness as elsewhere:
+            assert await elsewhere.conversation("c").stop()
+        assert (await turn).exit_reason == "stopped"
+        assert [result.status for result in await bodies(talk, ToolResult)] == ["stopped"]
+
+
+@pytest.mark.parametrize("store", ["memory", "file"])
+async def test_what_is_said_after_a_stop_is_answered(store: str, tmp_path: Path) -> None:
+    """Who waits for the stopped turn may say something before the stop itself returns."""
+    desk = Desk()
+    log = MemoryLog(FakeClock()) if store == "memory" else f"sqlite:///{tmp_path}/c.db"
+    async with at_work([Call("w.hang"), "Here."], workbench(desk), store=log) as talk:
+
+        async def stop() -> bool:
+            await desk.hanging.wait()
+            return await talk.stop()
+
+        stopping = asyncio.ensure_future(stop())
+        assert (await talk.say("go")).exit_reason == "stopped"
+        assert (await talk.say("on")).answer == "Here."
+        assert await stopping
+
+
+async def test_what_was_stopped_is_not_carried_on_although_nobody_lived_to_end_it() -> None:
+    log, desk = MemoryLog(FakeClock()), Desk()
+    async with at_work([Call("w.ask")], workbench(desk), store=log) as talk:
+        await talk.say("go")
+        await log.append(talk.conversation, [Entry(body=UserStop(), turn=1)], seen=0)
+        assert (await talk.resume({"c1": "this"})).exit_reason == "stopped"
+        assert [end.reason for end in await bodies(talk, Exit)] == ["stopped"]
+
+
+DAY = 86_400.0
+
+
+async def test_the_answer_to_a_question_of_yesterday_is_read_in_time() -> None:
+    clock, model = FakeClock(), ScriptedModel([Call("w.ask"), "The second, then."])
+    async with at_work(model, workbench(preset="beakr"), clock=clock) as talk:
+        assert (await talk.say("go")).exit_reason == "paused"
+        clock.advance(DAY)
+        result = await talk.resume({"c1": "the second"})
+        (end,) = await bodies(talk, Exit)
+    assert (result.answer, result.exit_reason) == ("The second, then.", "complete")
+    assert "the second" in shown(model.requests[1])
+    assert end.elapsed_ms < 1_000
+
+
+async def test_leave_that_is_given_a_day_later_runs_the_call_to_its_end() -> None:
+    desk = Desk()
+    asks = workbench(desk, guards=[ask_before("w.command")], deadline_seconds=60)
+    async with at_work([Call("w.command", text="x"), "Done."], asks, clock=desk.clock) as talk:
+        await talk.say("go")
+        desk.clock.advance(DAY)
+        assert (await talk.resume({"c1": True})).answer == "Done."
+    assert desk.order == ["+x", "-x"]
+
+
+@pytest.mark.parametrize("leap", [DAY, -DAY])
+async def test_a_wall_clock_that_leaps_brings_no_deadline(leap: float) -> None:
+    desk = Desk()
+    clock = desk.clock
+
+    def let_it_leap() -> None:
+        clock.set(clock.now() + timedelta(seconds=leap))
+
+    clock.alarm(5, let_it_leap)
+    script: list[Scripted] = [Call("w.sleep", seconds=10), Call("w.sleep", seconds=10), "Awake."]
+    async with at_work(script, workbench(desk, deadline_seconds=60), clock=clock) as talk:
+        result = await talk.say("go")
+        (end,) = await bodies(talk, Exit)
+    assert (result.answer, end.elapsed_ms) == ("Awake.", 20_000)
+
+
+@pytest.mark.parametrize("leap", [DAY, -DAY])
+async def test_what_a_turn_has_taken_is_known_in_the_next_process(
+    leap: float, tmp_path: Path
+) -> None:
+    desk, store = Desk(), f"sqlite:///{tmp_path}/c.db"
+    bundle = workbench(desk, deadline_seconds=60)
+    script: list[Scripted] = [Call("w.sleep", seconds=40), Call("w.ask")]
+    async with at_work(script, bundle, clock=desk.clock, store=store) as talk:
+        await talk.say("go")
+    desk.clock.set(desk.clock.now() + timedelta(seconds=leap))
+    script = [Call("w.sleep", seconds=15), "Awake."]
+    async with at_work(script, bundle, clock=desk.clock, store=store) as talk:
+        assert (await talk.resume({"c2": "this one"})).answer == "Awake."
+        (end,) = await bodies(talk, Exit)
+    assert end.elapsed_ms == 55_000
+
+
+async def test_the_time_of_two_runs_is_added_up() -> None:
+    desk = Desk()
+    script: list[Scripted] = [
+        Call("w.sleep", seconds=40),
+        Call("w.ask"),
+        Call("w.sleep", seconds=40),
+    ]
+    async with at_work(script, workbench(desk, deadline_seconds=60), clock=desk.clock) as talk:
+        await talk.say("go")
+        desk.clock.advance(DAY)
+        result = await talk.resume({"c2": "this one"})
+        ends = [result.status for result in await bodies(talk, ToolResult)]
+    assert (result.exit_reason, ends) == ("deadline", ["ok", "ok", "stopped"])
+
+
+async def test_leave_that_is_given_when_the_time_is_over_begins_nothing() -> None:
+    desk = Desk()
+    asks = workbench(desk, guards=[ask_before("w.write")], deadline_seconds=60)
+    reply = Say("", Call("w.write", path="x"), Call("w.hang"))
+    async with at_work([reply], asks, clock=desk.clock) as talk:
+        turn = asyncio.ensure_future(talk.say("go"))
+        await desk.hanging.wait()
+        for _ in range(20):  # until it awaits approval
+            await asyncio.sleep(0)
+        desk.clock.advance(90)
+        assert (await turn).exit_reason == "paused"
+        assert (await talk.resume({"c1": True})).exit_reason == "deadline"
+        ends = {result.call_id: result.status for result in await bodies(talk, ToolResult)}
+        assert await bodies(talk, ToolStarted) == []
+    assert (desk.order, ends) == ([], {"c1": "stopped", "c2": "stopped"})
+
+
+@pytest.mark.parametrize("limits", [{}, {"max_iterations": 1}])
+async def test_what_had_been_written_is_the_answer_of_a_turn_whose_time_is_over(
+    limits: Limits,
+) -> None:
+    clock = FakeClock()
+    model = Spoken(["Tea is ", "made of ", "leaves."] + [" And so on."] * 50)
+    bundle = workbench(deadline_seconds=60)
+    async with at_work(model, bundle, clock=clock) as talk:
+        events = list[Event]()
+        async for event in talk.stream("go", **limits):
+            events.append(event)
+            if isinstance(event, Delta) and "leaves" in event.text:
+                clock.advance(61)
+        (answer,) = await bodies(talk, Completion)
+        (end,) = await bodies(talk, Exit)
+    assert answer.text.startswith("Tea is made of leaves.")
+    assert (answer.flag, answer.reason, end.reason) == ("partial", "deadline", "deadline")
+    assert said(events).strip() == answer.text

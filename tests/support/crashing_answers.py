@@ -1,6 +1,6 @@
-"""A process that dies in a turn whose answer is typed, or whose message has settings of the model.
+"""A process that dies in a turn whose answer is typed.
 
-`crashing_answers.py STORE typed|set` dies before the first round, in a tool, or once the answer is kept, as `FATE` says.
+`crashing_answers.py STORE` dies before the first round, in a tool, or once the answer is kept, as `FATE` says.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ import sys
 
 from pydantic import BaseModel
 
-from loopline import BaseWorkflow, Bundle, Harness, ModelSettings, TurnPayload, TurnResult, tool
+from loopline import BaseWorkflow, Bundle, Harness, TurnPayload, TurnResult, tool
 from loopline.testing import Call, Say, ScriptedModel
 
 TEXT = '{"kind":"green","minutes":3}'
-SETTINGS = ModelSettings(temperature=0.4, seed=3, stop=["END"], extra_headers={"X-Trace": "1"})
 
 
 class Advice(BaseModel):
@@ -49,17 +48,13 @@ def look() -> str:
 BUNDLE = Bundle(id="tea", workflow=Mortal, tools=[look])
 
 
-async def main(store: str, *, typed: bool) -> None:
+async def main(store: str) -> None:
     model = ScriptedModel(
-        [Call("tea.look"), Say(TEXT)], json_schema=typed, schema_beside_tools=typed, strict=False
+        [Call("tea.look"), Say(TEXT)], json_schema=True, schema_beside_tools=True, strict=False
     )
     async with Harness.open(BUNDLE, store=store, model=model) as harness:
-        talk = harness.conversation("c1")
-        if typed:
-            await talk.say("Green?", output_type=Advice)
-        else:
-            await talk.say("Tea?", settings=SETTINGS)
+        await harness.conversation("c1").say("Green?", output_type=Advice)
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], typed=sys.argv[2] == "typed"))
+    asyncio.run(main(sys.argv[1]))

@@ -17,9 +17,9 @@ class Crashed(StoreError):
 class CrashingLog(KillingLog):
     """A log of which `left` further appends are kept, all of them when it is None."""
 
-    def __init__(self, log: TimelineLog) -> None:
+    def __init__(self, log: TimelineLog, left: int | None = None) -> None:
         super().__init__(log, CrashPoint())
-        self.left: int | None = None
+        self.left = left
 
     async def append(
         self, conversation: ConversationKey, entries: Sequence[Entry], **options: Any

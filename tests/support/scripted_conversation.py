@@ -4,26 +4,32 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
 
 from loopline import Bundle, Harness
 from loopline.bundle import Setting
+from loopline.clock import Clock
 from loopline.conversations import Conversation
+from loopline.models import Model
 from loopline.testing import FakeClock, ScriptedModel
 from loopline.testing.scripted import Entry
+from loopline.timeline import TimelineLog
 from tests.support.playground import bundle as playground
 
 
 @asynccontextmanager
 async def talking(
-    script: Sequence[Entry] | ScriptedModel,
+    script: Sequence[Entry] | Model,
     *,
-    bundle: Bundle = playground,
-    store: str = "memory:",
+    bundle: Bundle[Any] | Path = playground,
+    store: str | TimelineLog = "memory:",
     name: str = "c",
+    clock: Clock | None = None,
     properties: Mapping[str, Setting] | None = None,
-) -> AsyncGenerator[Conversation, None]:
-    model = script if isinstance(script, ScriptedModel) else ScriptedModel(script)
+) -> AsyncGenerator[Conversation[Any], None]:
+    model = ScriptedModel(script) if isinstance(script, Sequence) else script
     async with Harness.open(
-        bundle, store=store, model=model, clock=FakeClock(), properties=properties
+        bundle, store=store, model=model, clock=clock or FakeClock(), properties=properties
     ) as harness:
         yield harness.conversation(name)

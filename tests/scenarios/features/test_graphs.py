@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -28,8 +29,11 @@ from loopline.timeline import (
     RunChild,
     ToolResult,
 )
+from loopline.tools import ToolFunction
 from tests.support.child_runs import Line
 from tests.support.crews import Scripts, find
+from tests.support.scripted_conversation import talking
+from tests.support.workbench import bodies
 
 
 def step(id: str, *needed: str, **hints: str) -> dict[str, object]:
@@ -50,37 +54,52 @@ def graphs(max_workers: int = 5) -> Bundle:
     return Bundle(id="desk", tools=[find], graph=GraphOptions(max_workers=max_workers))
 
 
-async def run(
-    lines: Mapping[str, Sequence[Line]], max_workers: int = 5
-) -> tuple[Scripts, str, list[CrewGraph], list[Plan], list[RunChild]]:
-    """Run a graph; return the model, the result, and what was recorded."""
-    model = Scripts({"Begin": [Call("crew.graph", goal="the goal"), "Ok."], **lines})
-    async with Harness.open(
-        graphs(max_workers), store="memory:", model=model, clock=FakeClock()
-    ) as harness:
-        talk = harness.conversation("c")
-        await talk.say("Begin")
-        bodies = [block.body for block in await talk.blocks()]
-    [text] = [body.text for body in bodies if isinstance(body, ToolResult)]
-    return (
-        model,
-        text,
-        [body for body in bodies if isinstance(body, CrewGraph)],
-        [body for body in bodies if isinstance(body, Plan)],
-        [body for body in bodies if isinstance(body, RunChild)],
+def scripts(plan: str, analysed: str, **steps: Sequence[Line]) -> Scripts:
+    """Return a model that plans so, says this of each step, and finds this of the results."""
+    return Scripts(
+        {
+            "Begin": [Call("crew.graph", goal="the goal"), "Ok."],
+            "Plan how": [plan],
+            **{f"Your step: do {name}": lines for name, lines in steps.items()},
+            "Say whether": [analysed],
+        }
     )
+
+
+async def run(
+    model: Scripts, max_workers: int = 5
+) -> tuple[str, list[CrewGraph], list[Plan], list[RunChild]]:
+    """Run a graph; return the result, and what was recorded."""
+    async with talking(model, bundle=graphs(max_workers)) as talk:
+        await talk.say("Begin")
+        [result] = await bodies(talk, ToolResult)
+        recorded, plans = await bodies(talk, CrewGraph), await bodies(talk, Plan)
+        return result.text, recorded, plans, await bodies(talk, RunChild)
+
+
+def hanging() -> tuple[ToolFunction[..., Any], asyncio.Event]:
+    """Return a tool that never ends, and the event that says that it has begun."""
+    begun = asyncio.Event()
+
+    @tool(effect="read")
+    async def hang() -> str:
+        """Wait for ever."""
+        begun.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    return hang, begun
 
 
 async def test_steps_run_as_soon_as_they_can_and_those_that_need_others_after_them() -> None:
-    model, text, recorded, plans, links = await run(
-        {
-            "Plan how": [plan_of(step("a"), step("b"), step("c", "a", "b"))],
-            "Your step: do a": [Call("desk.find", name="x"), "found [[S:1]]"],
-            "Your step: do b": ["b is done"],
-            "Your step: do c": ["c is done"],
-            "Say whether": [analysis(True, "All of it [1].")],
-        }
+    model = scripts(
+        plan_of(step("a"), step("b"), step("c", "a", "b")),
+        analysis(True, "All of it [1]."),
+        a=[Call("desk.find", name="x"), "found [[S:1]]"],
+        b=["b is done"],
+        c=["c is done"],
     )
+    text, recorded, plans, links = await run(model)
     assert "The goal is reached\nAll of it [[S:1]]." in text
     assert "found [1]" in model.prompt_of("Your step: do c")
     assert "b is done" in model.prompt_of("Your step: do c")
@@ -100,13 +119,13 @@ async def test_steps_run_as_soon_as_they_can_and_those_that_need_others_after_th
 
 
 async def test_a_step_that_fails_takes_those_with_it_that_need_it_and_no_others() -> None:
-    _, text, recorded, plans, _ = await run(
-        {
-            "Plan how": [plan_of(step("a"), step("b", "a"), step("c", "b"), step("d"))],
-            "Your step: do a": [],
-            "Your step: do d": ["d is done"],
-            "Say whether": [analysis(True, "Half of it.")],
-        },
+    text, recorded, plans, _ = await run(
+        scripts(
+            plan_of(step("a"), step("b", "a"), step("c", "b"), step("d")),
+            analysis(True, "Half of it."),
+            a=[],
+            d=["d is done"],
+        )
     )
     statuses = {item.id: item.status for item in recorded[-1].steps}
     assert statuses == {"a": "failed", "b": "skipped", "c": "skipped", "d": "completed"}
@@ -121,12 +140,12 @@ async def test_a_step_that_fails_takes_those_with_it_that_need_it_and_no_others(
 
 async def test_no_more_steps_run_at_once_than_may() -> None:
     names = "abcdef"
-    _, _, _, _, links = await run(
-        {
-            "Plan how": [plan_of(*map(step, names))],
-            **{f"Your step: do {name}": ["done"] for name in names},
-            "Say whether": [analysis(True, "Done.")],
-        },
+    *_, links = await run(
+        scripts(
+            plan_of(*map(step, names)),
+            analysis(True, "Done."),
+            **{name: ["done"] for name in names},
+        ),
         max_workers=2,
     )
     running, most = 0, 0
@@ -137,7 +156,8 @@ async def test_no_more_steps_run_at_once_than_may() -> None:
 
 
 async def test_an_analyst_that_fails_does_not_say_that_the_goal_is_reached() -> None:
-    model, text, *_ = await run({"Plan how": [plan_of(step("a"))], "Your step": ["done well"]})
+    model = scripts(plan_of(step("a")), "", a=["done well"])
+    text, *_ = await run(model)
     assert text.startswith("Whether the goal is reached is not known. ")
     assert "gave no usable reply" in text
     assert "done well" in text
@@ -146,13 +166,8 @@ async def test_an_analyst_that_fails_does_not_say_that_the_goal_is_reached() -> 
 
 
 async def test_what_is_missing_is_planned_again_as_often_as_may_be() -> None:
-    model, text, recorded, plans, _ = await run(
-        {
-            "Plan how": [plan_of(step("a"))],
-            "Your step: do a": ["done"],
-            "Say whether": [analysis(False, "", "the rest")],
-        }
-    )
+    model = scripts(plan_of(step("a")), analysis(False, "", "the rest"), a=["done"])
+    text, recorded, plans, _ = await run(model)
     assert [graph.attempt for graph in recorded if graph.analysed] == [1, 2, 3]
     assert "not reached: the rest" in text
     assert "Missing: the rest" in model.prompt_of("Plan how")
@@ -176,28 +191,18 @@ async def test_a_graph_that_is_planned_again_shows_its_new_steps_and_never_the_o
             "Ok.",
         ]
     )
-    async with Harness.open(graphs(), store="memory:", model=model, clock=FakeClock()) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, bundle=graphs()) as talk:
         await talk.say("Begin")
-        bodies = [block.body for block in await talk.blocks()]
-    again = [body for body in bodies if isinstance(body, CrewGraph) and body.attempt == 2]
+        found = [block.body for block in await talk.blocks()]
+    again = [body for body in found if isinstance(body, CrewGraph) and body.attempt == 2]
     assert {tuple(item.id for item in graph.steps) for graph in again} == {(), ("b", "c")}
     plans = {
-        (body.snapshot.plan_id, body.snapshot.steps) for body in bodies if isinstance(body, Plan)
+        (body.snapshot.plan_id, body.snapshot.steps) for body in found if isinstance(body, Plan)
     }
     assert plans == {
         ("plan:turn_1:c1", ("do a",)),
         ("plan:turn_1:c1.2", ("do b", "do c")),
     }
-
-
-async def test_a_plan_that_cannot_be_run_is_corrected_or_refused_in_one_run() -> None:
-    circle = plan_of(step("a", "b"), step("b", "a"))
-    model, text, _, _, links = await run({"Plan how": [circle, circle]})
-    assert text.startswith("no plan that can be run: ")
-    assert "the steps a, b need each other in a circle" in text
-    assert len(model.requests["Plan how"]) == 3
-    assert {link.conversation for link in links} == {"c~c1"}
 
 
 @pytest.mark.parametrize(
@@ -234,13 +239,10 @@ def test_an_analysis_that_cannot_be_read_is_none(text: str) -> None:
 
 
 async def test_a_step_is_run_by_the_model_that_its_hint_names() -> None:
-    general = Scripts(
-        {
-            "Begin": [Call("crew.graph", goal="the goal"), "Ok."],
-            "Plan how": [plan_of(step("a", model_hint="fast"), step("b", model_hint="odd"))],
-            "Your step: do b": ["done"],
-            "Say whether": [analysis(True, "Done.")],
-        }
+    general = scripts(
+        plan_of(step("a", model_hint="fast"), step("b", model_hint="odd")),
+        analysis(True, "Done."),
+        b=["done"],
     )
     fast = ScriptedModel(["done fast"])
     models: Mapping[str, Model] = {"general": general, "fast": fast}
@@ -251,16 +253,8 @@ async def test_a_step_is_run_by_the_model_that_its_hint_names() -> None:
 
 
 async def test_each_step_tells_when_it_begins_and_ends() -> None:
-    model = Scripts(
-        {
-            "Begin": [Call("crew.graph", goal="the goal"), "Ok."],
-            "Plan how": [plan_of(step("a"))],
-            "Your step: do a": ["done"],
-            "Say whether": [analysis(True, "Done.")],
-        }
-    )
-    async with Harness.open(graphs(), store="memory:", model=model) as harness:
-        talk = harness.conversation("c")
+    model = scripts(plan_of(step("a")), analysis(True, "Done."), a=["done"])
+    async with talking(model, bundle=graphs()) as talk:
         events = [event async for event in talk.stream("Begin") if isinstance(event, Delta)]
     told = [event.data for event in events if event.name == "crew.step"]
     assert [data["status"] for data in told if isinstance(data, dict)] == ["running", "completed"]
@@ -276,21 +270,15 @@ async def test_what_the_user_says_meanwhile_is_analysed_and_costs_no_attempt() -
         await talks[0].followup("also in German")
         return Output("said", sources=[Source(title="x", url="https://example.org")])
 
-    model = Scripts(
-        {
-            "Begin": [Call("crew.graph", goal="the goal"), "Ok."],
-            "Plan how": [plan_of(step("a"))],
-            "Your step: do a": [Call("desk.speak"), "done"],
-            "Say whether": [analysis(False, "", "German")],
-        }
+    model = scripts(
+        plan_of(step("a")), analysis(False, "", "German"), a=[Call("desk.speak"), "done"]
     )
     bundle = Bundle(id="desk", tools=[speak], graph=GraphOptions(max_replans=0))
-    async with Harness.open(bundle, store="memory:", model=model) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, bundle=bundle) as talk:
         talks.append(talk)
         await talk.say("Begin", max_iterations=3)
-        bodies = [block.body for block in await talk.blocks()]
-    taken = [body.inputs for body in bodies if isinstance(body, CrewGraph) and body.analysed]
+        found = [block.body for block in await talk.blocks()]
+    taken = [body.inputs for body in found if isinstance(body, CrewGraph) and body.analysed]
     assert len(taken) > 2
     assert all(len(inputs) == 1 for inputs in taken[:2])
     assert "also in German" in model.prompt_of("Plan how")
@@ -306,17 +294,12 @@ async def test_a_result_of_the_background_is_nothing_that_the_user_has_said() ->
         await log.append(ConversationKey(name="c"), [Entry(body=late, turn=1)], seen=0)
         return "delivered"
 
-    model = Scripts(
-        {
-            "Begin": [Call("crew.graph", goal="the goal"), "Ok."],
-            "Plan how": [plan_of(step("a"))],
-            "Your step: do a": [Call("desk.deliver"), "done"],
-            "Say whether": [analysis(False, "", "the rest")],
-        }
+    model = scripts(
+        plan_of(step("a")), analysis(False, "", "the rest"), a=[Call("desk.deliver"), "done"]
     )
     bundle = Bundle(id="desk", tools=[deliver], graph=GraphOptions(max_replans=0))
-    async with Harness.open(bundle, store=log, model=model, clock=FakeClock()) as harness:
-        await harness.conversation("c").say("Begin")
+    async with talking(model, bundle=bundle, store=log) as talk:
+        await talk.say("Begin")
     assert len(model.requests["Plan how"]) == 1
 
 
@@ -334,17 +317,9 @@ async def cached_lookups(cached: tuple[str, ...], tasks: Mapping[str, Sequence[L
         await gate.wait()
         return f"{name} was looked up"
 
-    model = Scripts(
-        {
-            "Begin": [Call("crew.graph", goal="the goal"), "Ok."],
-            "Plan how": [plan_of(*map(step, tasks))],
-            **{f"Your step: do {name}": lines for name, lines in tasks.items()},
-            "Say whether": [analysis(True, "Done.")],
-        }
-    )
+    model = scripts(plan_of(*map(step, tasks)), analysis(True, "Done."), **tasks)
     bundle = Bundle(id="desk", tools=[look], graph=GraphOptions(cached=cached))
-    async with Harness.open(bundle, store="memory:", model=model) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, bundle=bundle) as talk:
         await talk.say("Begin")
     return names
 
@@ -371,70 +346,45 @@ async def test_another_call_and_one_that_failed_are_made_again() -> None:
 
 
 async def test_a_stop_begins_none_of_the_steps_that_wait() -> None:
-    begun = asyncio.Event()
-
-    @tool(effect="read")
-    async def hang() -> str:
-        """Wait for ever."""
-        begun.set()
-        await asyncio.Event().wait()
-        return "never"
-
-    model = Scripts(
-        {
-            "Begin": [Call("crew.graph", goal="the goal"), "Ok."],
-            "Plan how": [plan_of(step("a"), step("b", "a"), step("c", "b"))],
-            "Your step: do a": [Call("desk.hang"), "done"],
-        }
+    hang, begun = hanging()
+    model = scripts(
+        plan_of(step("a"), step("b", "a"), step("c", "b")), "", a=[Call("desk.hang"), "done"]
     )
     bundle = Bundle(id="desk", tools=[hang], graph=GraphOptions())
-    async with Harness.open(bundle, store="memory:", model=model, clock=FakeClock()) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, bundle=bundle) as talk:
         turn = asyncio.ensure_future(talk.say("Begin"))
         await begun.wait()
         await talk.stop()
         result = await turn
-        bodies = [block.body for block in await talk.blocks()]
+        found = [block.body for block in await talk.blocks()]
     assert result.exit_reason == "stopped"
-    ended = {body.conversation: body.reason for body in bodies if isinstance(body, RunChild)}
+    ended = {body.conversation: body.reason for body in found if isinstance(body, RunChild)}
     assert ended == {"c~c1": "complete", "c~c1.4": "stopped"}
-    statuses = [body.steps for body in bodies if isinstance(body, CrewGraph)][-1]
+    statuses = [body.steps for body in found if isinstance(body, CrewGraph)][-1]
     assert [item.status for item in statuses] == ["failed", "skipped", "skipped"]
 
 
 async def test_a_step_that_takes_too_long_fails_and_others_do_not() -> None:
-    begun, clock = asyncio.Event(), FakeClock()
-
-    @tool(effect="read")
-    async def hang() -> str:
-        """Wait for ever."""
-        begun.set()
-        await asyncio.Event().wait()
-        return "never"
-
-    model = Scripts(
-        {
-            "Begin": [Call("crew.graph", goal="the goal"), "Ok."],
-            "Plan how": [plan_of(step("a", tool_hint="desk.hang"), step("b", "a"), step("c"))],
-            "Your step: do a": [Call("desk.hang"), "done"],
-            "Your step: do c": ["c is done"],
-            "Say whether": [analysis(True, "Half of it.")],
-        }
+    (hang, begun), clock = hanging(), FakeClock()
+    model = scripts(
+        plan_of(step("a", tool_hint="desk.hang"), step("b", "a"), step("c")),
+        analysis(True, "Half of it."),
+        a=[Call("desk.hang"), "done"],
+        c=["c is done"],
     )
     bundle = Bundle(id="desk", tools=[hang], graph=GraphOptions(step_seconds=5, max_workers=1))
-    async with Harness.open(bundle, store="memory:", model=model, clock=clock) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, bundle=bundle, clock=clock) as talk:
         turn = asyncio.ensure_future(talk.say("Begin"))
         await begun.wait()
         clock.advance(6)
         assert (await turn).answer == "Ok."
-        bodies = [block.body for block in await talk.blocks()]
-    last = [body.steps for body in bodies if isinstance(body, CrewGraph)][-1]
+        found = [block.body for block in await talk.blocks()]
+    last = [body.steps for body in found if isinstance(body, CrewGraph)][-1]
     assert {item.id: item.status for item in last} == {
         "a": "failed",
         "b": "skipped",
         "c": "completed",
     }
-    reasons = {body.conversation: body.reason for body in bodies if isinstance(body, RunChild)}
+    reasons = {body.conversation: body.reason for body in found if isinstance(body, RunChild)}
     assert reasons["c~c1.4"] == "deadline"
     assert "Suggested tool: desk.hang" in str(model.requests["Your step: do a"][0])

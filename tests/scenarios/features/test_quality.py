@@ -1,4 +1,4 @@
-"""Refine, Verify and the other steps around an agent's run."""
+"""Refine, Verify and the other steps around an agent's run, and around the user's own turn."""
 
 from __future__ import annotations
 
@@ -9,30 +9,37 @@ from itertools import cycle
 
 import pytest
 
-from loopline import Harness, LooplineError, ToolError, TurnResult
+from loopline import Bundle, Harness, LooplineError, ToolError, TurnResult
 from loopline.crew import (
     AgentCall,
     AgentResult,
     Agents,
     Dispatcher,
     HookedRun,
+    Hyde,
     NewCall,
     PlanFirst,
     Quality,
     QualityPipeline,
     Refine,
+    Reflexion,
     SkipHooks,
     SkipRun,
     Verify,
+    with_environment,
 )
 from loopline.crew.agents import effort_of_budget
-from loopline.crew.pipeline import PostOutcome, PreOutcome, RunAgent
+from loopline.crew.pipeline import PostHook, PostOutcome, PreOutcome, RunAgent
 from loopline.crew.plan_first import complexity, parse_work_plan, resolve_placeholders
 from loopline.events import AgentEvent
 from loopline.search import EmbeddingError, SharedEmbedder
 from loopline.testing import Call, FakeClock
-from loopline.timeline import ToolResult
-from tests.support.crews import AGENTS, READER, Scripts, desk
+from loopline.timeline import Completion, Draft, Lesson, RunChild, ToolResult
+from tests.bench.quality import QUALITIES, row
+from tests.docs.pages import ROOT
+from tests.support.child_runs import Line
+from tests.support.crews import AGENTS, READER, Scripts, desk, find
+from tests.support.scripted_conversation import talking
 from tests.support.vectors_in_memory import WordEmbedder
 
 CALL = AgentCall(agent="reader", task="Read")
@@ -40,7 +47,6 @@ LONG = "The lake is deep and cold, and nobody has ever seen its ground, which li
 
 
 def answer(text: str) -> TurnResult:
-    """Return the result of a run that answered this."""
     return TurnResult(answer=text, turn_id="turn_1", exit_reason="complete", ok=True)
 
 
@@ -63,8 +69,6 @@ class Worker:
 
 @dataclass
 class Before:
-    """A hook before the run that returns this, or raises it."""
-
     outcome: PreOutcome | Exception = None
     calls: int = 0
 
@@ -78,8 +82,6 @@ class Before:
 
 @dataclass
 class Prefix:
-    """A hook before the run that puts something before the task."""
-
     text: str
 
     async def before(self, run: HookedRun) -> PreOutcome:
@@ -88,8 +90,6 @@ class Prefix:
 
 @dataclass
 class Suffix:
-    """A hook after the run that puts something behind the answer."""
-
     text: str
     skip: bool = False
 
@@ -100,8 +100,6 @@ class Suffix:
 
 
 class Stuck:
-    """A hook that never comes to an end."""
-
     def __init__(self) -> None:
         self.begun = asyncio.Event()
 
@@ -112,8 +110,17 @@ class Stuck:
         return None
 
 
-def pipeline(clock: FakeClock | None = None) -> QualityPipeline:
-    return QualityPipeline(clock=clock or FakeClock())
+def pipeline(
+    *hooks: Before | Prefix | PlanFirst | PostHook, clock: FakeClock | None = None
+) -> QualityPipeline:
+    """Return a pipeline with these hooks, each before or after the run."""
+    through = QualityPipeline(clock=clock or FakeClock())
+    for hook in hooks:
+        if isinstance(hook, Before | Prefix | PlanFirst):
+            through.add_before(hook)
+        else:
+            through.add_after(hook)
+    return through
 
 
 async def run(through: QualityPipeline, worker: Worker, call: AgentCall = CALL) -> AgentResult:
@@ -128,17 +135,13 @@ async def test_without_hooks_or_switched_off_a_run_is_the_agents_alone() -> None
 
 
 async def test_hooks_before_the_run_change_the_task_one_after_the_other() -> None:
-    through, worker = pipeline(), Worker()
-    through.add_before(Prefix("[1]"))
-    through.add_before(Prefix("[2]"))
-    assert (await run(through, worker)).answer == "did [2][1]Read"
+    through = pipeline(Prefix("[1]"), Prefix("[2]"))
+    assert (await run(through, Worker())).answer == "did [2][1]Read"
 
 
 async def test_a_hook_may_stand_in_for_the_run_and_hooks_after_it_are_called() -> None:
-    through, worker = pipeline(), Worker()
-    through.add_before(Before(SkipRun("instead")))
-    through.add_after(Suffix("!"))
-    result = await run(through, worker)
+    worker = Worker()
+    result = await run(pipeline(Before(SkipRun("instead")), Suffix("!")), worker)
     assert (result.answer, result.problem, worker.calls) == ("instead!", "", [])
 
 
@@ -152,28 +155,20 @@ async def test_a_lower_priority_comes_first_and_else_the_order_of_adding() -> No
 
 
 async def test_the_rest_of_a_phase_can_be_skipped() -> None:
-    through, worker = pipeline(), Worker()
     skipped = Before()
-    through.add_before(Before(SkipHooks()))
-    through.add_before(skipped)
-    through.add_after(Suffix("a", skip=True))
-    through.add_after(Suffix("b"))
-    assert (await run(through, worker)).answer == "did Reada"
+    through = pipeline(Before(SkipHooks()), skipped, Suffix("a", skip=True), Suffix("b"))
+    assert (await run(through, Worker())).answer == "did Reada"
     assert skipped.calls == 0
 
 
 async def test_a_hook_that_fails_changes_nothing() -> None:
-    through, worker = pipeline(), Worker()
-    through.add_before(Before(ValueError("broken")))
-    through.add_after(Suffix("!"))
-    assert (await run(through, worker)).answer == "did Read!"
+    through = pipeline(Before(ValueError("broken")), Suffix("!"))
+    assert (await run(through, Worker())).answer == "did Read!"
 
 
 async def test_a_hook_that_takes_thirty_seconds_is_left_behind() -> None:
-    clock = FakeClock()
-    through, worker, stuck = pipeline(clock), Worker(), Stuck()
-    through.add_after(stuck)
-    running = asyncio.ensure_future(run(through, worker))
+    clock, stuck = FakeClock(), Stuck()
+    running = asyncio.ensure_future(run(pipeline(stuck, clock=clock), Worker()))
     await stuck.begun.wait()
     clock.advance(29)
     await asyncio.sleep(0)
@@ -183,9 +178,8 @@ async def test_a_hook_that_takes_thirty_seconds_is_left_behind() -> None:
 
 
 async def test_after_five_failures_a_hook_rests_for_thirty_seconds_and_is_tried_once() -> None:
-    clock, worker = FakeClock(), Worker()
-    through, hook = pipeline(clock), Before(ValueError("broken"))
-    through.add_before(hook)
+    clock, worker, hook = FakeClock(), Worker(), Before(ValueError("broken"))
+    through = pipeline(hook, clock=clock)
     for _ in range(9):
         await run(through, worker)
     assert hook.calls == 5
@@ -201,23 +195,20 @@ async def test_after_five_failures_a_hook_rests_for_thirty_seconds_and_is_tried_
 
 
 async def test_fifty_runs_at_once_do_not_mix() -> None:
-    through, worker = pipeline(), Worker()
-    through.add_before(Prefix(">"))
-    through.add_after(Suffix("<"))
+    through, worker = pipeline(Prefix(">"), Suffix("<")), Worker()
     calls = [AgentCall(agent="reader", task=f"{number}") for number in range(50)]
     results = await asyncio.gather(*(run(through, worker, call) for call in calls))
     assert [result.answer for result in results] == [f"did >{n}<" for n in range(50)]
 
 
 async def test_a_run_keeps_the_hooks_that_there_were_when_it_began() -> None:
-    through, begun, go = pipeline(), asyncio.Event(), asyncio.Event()
+    through, begun, go = pipeline(Suffix("a")), asyncio.Event(), asyncio.Event()
 
     async def slow(call: AgentCall) -> TurnResult:
         begun.set()
         await go.wait()
         return answer(call.task)
 
-    through.add_after(Suffix("a"))
     running = asyncio.ensure_future(through.run(CALL, slow, Worker().of_hook))
     await begun.wait()
     before = through.generation
@@ -229,9 +220,8 @@ async def test_a_run_keeps_the_hooks_that_there_were_when_it_began() -> None:
 
 
 async def test_draining_takes_no_more_hooks_and_waits_no_longer_than_told() -> None:
-    clock = FakeClock()
-    through, stuck = pipeline(clock), Stuck()
-    through.add_after(stuck)
+    clock, stuck = FakeClock(), Stuck()
+    through = pipeline(stuck, clock=clock)
     running = asyncio.ensure_future(run(through, Worker()))
     await stuck.begun.wait()
     draining = asyncio.ensure_future(through.drain(5))
@@ -250,9 +240,7 @@ async def test_an_agent_that_fails_has_an_error_and_hooks_see_it() -> None:
     async def broken(call: AgentCall) -> TurnResult:
         raise ToolError(f"{call.agent} broke")
 
-    through = pipeline()
-    through.add_after(Suffix("!"))
-    result = await through.run(CALL, broken, Worker().of_hook)
+    result = await pipeline(Suffix("!")).run(CALL, broken, Worker().of_hook)
     assert (result.problem, result.answer) == ("reader broke", "!")
 
 
@@ -266,10 +254,8 @@ def revised(text: str) -> str:
 async def refined(
     reply: Callable[[AgentCall], str], draft: str = LONG, passes: int = 1
 ) -> AgentResult:
-    through, worker = pipeline(), Worker(lambda call: draft)
-    through.add_after(Refine(max_passes=passes))
-    hooks = Worker(reply)
-    return await through.run(CALL, worker, hooks.of_hook)
+    through = pipeline(Refine(max_passes=passes))
+    return await through.run(CALL, Worker(lambda call: draft), Worker(reply).of_hook)
 
 
 @pytest.mark.parametrize(
@@ -338,10 +324,8 @@ async def test_texts_without_spaces_are_compared_too(revision: str, kept: bool) 
 
 @pytest.mark.parametrize(("draft", "agent"), [("short", "reader"), (LONG, "Formatter")])
 async def test_a_short_draft_and_an_excluded_agent_are_left_alone(draft: str, agent: str) -> None:
-    hooks, through = Worker(), pipeline()
-    through.add_after(Refine())
-    call = AgentCall(agent=agent, task="Do")
-    result = await through.run(call, Worker(lambda _: draft), hooks.of_hook)
+    hooks, call = Worker(), AgentCall(agent=agent, task="Do")
+    result = await pipeline(Refine()).run(call, Worker(lambda _: draft), hooks.of_hook)
     assert (result.answer, hooks.calls) == (draft, [])
 
 
@@ -429,8 +413,8 @@ def verifier(
 async def verified(
     reply: Callable[[AgentCall], str], *, rewrite: bool = False, draft: str = "It is 9 m deep."
 ) -> tuple[AgentResult, Worker]:
-    through, hooks = pipeline(), Worker(reply)
-    through.add_after(Verify(rewrite=rewrite))
+    hooks = Worker(reply)
+    through = pipeline(Verify(rewrite=rewrite))
     result = await through.run(CALL, Worker(lambda _: draft), hooks.of_hook)
     return result, hooks
 
@@ -448,16 +432,6 @@ async def test_questions_are_answered_without_the_draft_and_what_disagrees_is_fl
     asked = [call for call in hooks.calls if call.agent == "answerer"]
     assert [call.task for call in asked] == ["How deep?", "How cold?"]
     assert not any("9 m" in f"{call.task}{call.context}" for call in asked)
-
-
-async def test_a_wrong_answer_is_replaced_only_if_that_is_asked_for() -> None:
-    result, _ = await verified(verifier(WRONG), rewrite=True)
-    assert result.answer == "90 m."
-
-
-async def test_an_answer_that_agrees_is_clean() -> None:
-    result, _ = await verified(verifier("<status>clean</status><final>x</final>"), rewrite=True)
-    assert (result.answer, dict(result.notes)) == ("It is 9 m deep.", {"verified_clean": True})
 
 
 NOTHING = [
@@ -497,11 +471,18 @@ async def test_a_remark_never_takes_the_place_of_the_answer(final: str) -> None:
     assert result.notes["verified_with_discrepancy"] is True
 
 
+STATUSES = ["", "clean or discrepancy", "not clean", "no discrepancy", "unsure", "ok"]
+
+
 @pytest.mark.parametrize(
-    "status", ["", "clean or discrepancy", "not clean", "no discrepancy", "unsure", "ok"]
+    "verdict",
+    [
+        *(WRONG.replace(">discrepancy<", f">{status}<") for status in STATUSES),
+        "Looks good to me.",
+        "",
+    ],
 )
-async def test_a_status_that_is_neither_word_verifies_nothing(status: str) -> None:
-    verdict = WRONG.replace(">discrepancy<", f">{status}<")
+async def test_a_status_that_is_neither_word_verifies_nothing(verdict: str) -> None:
     result, _ = await verified(verifier(verdict), rewrite=True)
     assert (result.answer, list(result.notes)) == ("It is 9 m deep.", ["unverified"])
 
@@ -525,8 +506,7 @@ class Failing(Worker):
 
 
 async def verified_by(hooks: Worker) -> AgentResult:
-    through = pipeline()
-    through.add_after(Verify(rewrite=True))
+    through = pipeline(Verify(rewrite=True))
     return await through.run(CALL, Worker(lambda _: "It is 9 m deep."), hooks.of_hook)
 
 
@@ -552,12 +532,6 @@ async def test_questions_without_an_answer_are_left_out_of_the_comparison() -> N
     assert "Q: How deep?\nA: answer to How deep?" in compared
     assert "cold" not in compared
     assert "There is no answer" not in compared
-
-
-@pytest.mark.parametrize("verdict", ["Looks good to me.", ""])
-async def test_a_reply_that_cannot_be_read_verifies_nothing(verdict: str) -> None:
-    result, _ = await verified(verifier(verdict))
-    assert list(result.notes) == ["unverified"]
 
 
 async def test_nothing_is_asked_about_an_empty_answer() -> None:
@@ -595,8 +569,7 @@ async def test_from_end_to_end_a_wrong_answer_of_an_agent_is_flagged_for_its_cal
         }
     )
     bundle = replace(desk(), quality=Quality(verify=Verify()))
-    async with Harness.open(bundle, store="memory:", model=model, clock=FakeClock()) as harness:
-        talk = harness.conversation("c")
+    async with talking(model, bundle=bundle) as talk:
         await talk.say("Go")
         [text] = [b.body.text for b in await talk.blocks() if isinstance(b.body, ToolResult)]
     assert "verified_with_discrepancy: True" in text
@@ -679,9 +652,8 @@ def test_a_plan_that_cannot_be_run_is_refused(
 
 async def planned(reply: Callable[[AgentCall], str]) -> tuple[AgentCall, list[AgentCall]]:
     """What the agent was asked, and the calls for its plan."""
-    worker, hooks, through = Worker(), Worker(reply), pipeline()
-    through.add_before(PlanFirst(mode="always"))
-    await through.run(CALL, worker, hooks.of_hook)
+    worker, hooks = Worker(), Worker(reply)
+    await pipeline(PlanFirst(mode="always")).run(CALL, worker, hooks.of_hook)
     return worker.calls[0], hooks.calls
 
 
@@ -825,3 +797,161 @@ async def test_a_call_that_is_cancelled_before_its_turn_has_an_end_and_no_beginn
         ("Failed", "b"),
         ("Started", "a"),
     ]
+
+
+WRONG_DEPTH = (
+    "<status>discrepancy</status><discrepancies>- 90 m</discrepancies><final>90 m deep.</final>"
+)
+
+
+def own(quality: Quality) -> Bundle:
+    return replace(desk(), quality=replace(quality, own_turns=True))
+
+
+async def test_a_draft_is_refined_and_verified_before_it_is_the_answer() -> None:
+    model = Scripts(
+        {
+            "Go": [LONG, Call("crew.review")],
+            "[REFINE_DRAFT]": [
+                f"<revised>{LONG} It is 9 m deep, which is not much at all.</revised>"
+            ],
+            "[NUM_QUESTIONS=3]": ["<questions>1. How deep?</questions>"],
+            "How deep?": ["90 m."],
+            "[COMPARE]": [WRONG_DEPTH],
+        }
+    )
+    bundle = own(Quality(refine=Refine(), verify=Verify(rewrite=True)))
+    async with talking(model, bundle=bundle) as talk:
+        result = await talk.say("Go")
+        bodies = [block.body for block in await talk.blocks()]
+    assert result.answer == "90 m deep."
+    assert [body.text for body in bodies if isinstance(body, Draft)] == [LONG]
+    assert [body.text for body in bodies if isinstance(body, Completion)] == ["90 m deep."]
+    agents = [body.agent for body in bodies if isinstance(body, RunChild) and body.reason]
+    assert agents == ["refiner", "verifier", "answerer", "verifier"]
+    assert "It is 9 m deep" in model.prompt_of("[COMPARE]")
+    assert result.usage.input_tokens == 10 * 6
+
+
+async def test_a_draft_that_its_model_does_not_have_checked_is_the_answer_the_second_time() -> None:
+    model = Scripts({"Go": [LONG, "I am sure."]})
+    async with talking(model, bundle=own(Quality(refine=Refine()))) as talk:
+        assert (await talk.say("Go")).answer == "I am sure."
+
+
+HARD = "Refactor a.py and b.py, then update c.py, test it and finally document the change"
+ALONE = Bundle(id="desk", instructions="Keep the desk.", tools=[find])
+
+
+@pytest.mark.parametrize(
+    ("bundle", "agents", "told"),
+    [(desk(), ["reader"], "reader"), (desk(), [], "main"), (ALONE, [], "main")],
+    ids=["an agent", "agents that the hook does not name", "no agents"],
+)
+async def test_a_hard_task_of_the_user_is_planned_first(
+    bundle: Bundle, agents: Sequence[str], told: str
+) -> None:
+    plan = f'{{"steps": [{{"id": "E1", "agent": "{told}", "task": "look at all"}}]}}'
+    lines: dict[str, list[Line]] = {
+        "crew.prepare": [Call("crew.prepare"), "Done."],
+        "Plan this task": [plan],
+        "look at all": [Call("desk.find", name="tea"), "It is small."],
+    }
+    model = Scripts(lines)
+    quality = Quality(own_turns=True, plan_first=PlanFirst(agents=agents))
+    planned = replace(bundle, quality=quality)
+    async with talking(model, bundle=planned) as talk:
+        assert (await talk.say(HARD)).answer == "Done."
+    reminder, message = model.requests["crew.prepare"][0].messages
+    assert "The task that follows takes several steps: call crew.prepare first" in str(reminder)
+    assert HARD in str(message)
+    assert f"Agents: {told}. " in model.prompt_of("Plan this task")
+    assert f"E1 ({told}, done): look at all\nIt is small." in model.prompt_of("crew.prepare")
+    own = bundle.instructions if told == "main" else "Read."
+    assert own in model.requests["look at all"][0].system
+
+
+async def test_a_turn_that_fails_is_learnt_from() -> None:
+    lesson = "<situation>s</situation><correction>Search less</correction>"
+    calls: list[Line] = [Call("desk.find", name=f"{n}") for n in range(20)]
+    model = Scripts({"Go": calls, "[REFLEXION]": [lesson]})
+    async with Harness.open(
+        own(Quality(reflexion=Reflexion())), store="memory:", model=model, clock=FakeClock()
+    ) as harness:
+        talk = harness.conversation("c")
+        result = await talk.say("Go", max_iterations=3, on_exhausted="partial")
+        assert await harness.drain(5)
+        bodies = [block.body for block in await talk.blocks()]
+    assert result.exit_reason == "max_iterations"
+    assert [body.correction for body in bodies if isinstance(body, Lesson)] == ["Search less"]
+
+
+# The environment
+
+
+def test_the_environment_changes_the_quality_that_it_names() -> None:
+    quality = with_environment(
+        Quality(verify=Verify(questions=2)),
+        {
+            "CHATCLI_QUALITY_REFINE_ENABLED": "yes",
+            "CHATCLI_QUALITY_REFINE_MAX_PASSES": "3",
+            "CHATCLI_QUALITY_REFINE_EXCLUDE": "Git, shell",
+            "CHATCLI_QUALITY_REFINE_CONVERGENCE_STRICT": "on",
+            "CHATCLI_QUALITY_VERIFY_REWRITE": "1",
+            "CHATCLI_QUALITY_REFLEXION_ENABLED": "TRUE",
+            "CHATCLI_QUALITY_REFLEXION_ON_HALLUCINATION": "off",
+            "CHATCLI_QUALITY_REFLEXION_QUEUE_STALE_AFTER": "48h",
+            "CHATCLI_QUALITY_PLAN_FIRST_MODE": "always",
+            "CHATCLI_QUALITY_HYDE_ENABLED": "1",
+            "CHATCLI_QUALITY_HYDE_NUM_KEYWORDS": "7",
+            "CHATCLI_QUALITY_REASONING_MODE": "on",
+            "CHATCLI_QUALITY_REASONING_BUDGET": "8000",
+        },
+    )
+    assert quality is not None
+    assert quality.refine == Refine(max_passes=3, excluded=("git", "shell"), strict=True)
+    assert quality.verify == Verify(questions=2, rewrite=True)
+    assert quality.reflexion == Reflexion(on_discrepancy=False, stale_days=2.0)
+    assert quality.plan_first == PlanFirst(mode="always")
+    assert quality.hyde == Hyde(keywords=7)
+    assert quality.reasoning.effort("scout") == "high"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("REFINE_ENABLED", "perhaps"),
+        ("VERIFY_NUM_QUESTIONS", "-1"),
+        ("PLAN_FIRST_MODE", "sometimes"),
+        ("REASONING_MODE", "wild"),
+        ("REFLEXION_QUEUE_STALE_AFTER", "soon"),
+        ("ENABLED", ""),
+    ],
+)
+def test_junk_in_the_environment_changes_nothing(name: str, text: str) -> None:
+    before = Quality(verify=Verify(), reflexion=Reflexion())
+    assert with_environment(before, {f"CHATCLI_QUALITY_{name}": text}) == before
+    assert with_environment(None, {}) is None
+
+
+async def test_the_environment_counts_in_the_preset_chatcli_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CHATCLI_QUALITY_REFINE_ENABLED", "true")
+    go: list[Line] = [Call("crew.delegate", agent="writer", task="Write"), "Ok."]
+    model = Scripts({"Go": go, "Write": [LONG], "[REFINE_DRAFT]": ["<revised>Short.</revised>"]})
+    async with talking(model, bundle=desk(), properties={"react.preset": "chatcli"}) as talk:
+        await talk.say("Go")
+        assert len(model.requests["[REFINE_DRAFT]"]) == 1
+    async with talking(model, bundle=desk()) as talk:
+        await talk.say("Go")
+        assert len(model.requests["[REFINE_DRAFT]"]) == 1
+
+
+PAGE = ROOT / "docs" / "internals" / "quality.md"
+
+
+@pytest.mark.parametrize("name", ["refine", "verify, rewrites", "plan first"])
+async def test_the_row_of_a_quality_is_what_it_did_on_thirty_tasks(name: str) -> None:
+    measured = str(await row(name, QUALITIES[name])).rpartition("|")[0].rpartition("|")[0]
+    assert f"\n{measured}|" in PAGE.read_text("utf-8")

@@ -10,91 +10,20 @@ import pytest
 
 from loopline import BaseWorkflow, Bundle, Harness, Passage, TurnPayload, TurnResult
 from loopline.models import ToolCall
-from loopline.react import ReactStateV2
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry
-from loopline.timeline import PlanAck, RangeSummary, RoundStart, Timeline
-from tests.support.workbench import Spoken, at_work, bodies, heard, results, said, shown, workbench
+from loopline.timeline import Plan, PlanAck, Timeline
+from tests.support.workbench import at_work, bodies, results, shown, workbench
 
 
-def plan(*steps: str) -> ToolCall:
+def new_plan(*steps: str) -> ToolCall:
     return Call("react.plan", mode="new", steps=list(steps))
-
-
-async def test_one_loop_makes_fifteen_decisions_at_most() -> None:
-    model = ScriptedModel([*[Call("w.count", number=n) for n in range(15)], "Forced."])
-    async with at_work(model) as talk:
-        result = await talk.say("go")
-    assert (result.exit_reason, len(model.requests)) == ("max_iterations", 16)
-
-
-async def test_a_hook_reads_how_many_decisions_a_turn_may_make() -> None:
-    states = list[ReactStateV2]()
-
-    async with at_work([Call("w.look"), "Done."], workbench(round_hooks=[states.append])) as talk:
-        await talk.say("go")
-    assert [(state.iteration, state.max_iterations) for state in states[:2]] == [(0, 15), (1, 15)]
-
-
-async def test_the_system_text_is_the_same_in_every_round() -> None:
-    model = ScriptedModel([plan("look"), Say("✓ [1]", Call("w.look")), "Done.", "Again."])
-    async with at_work(model) as talk:
-        await talk.say("go")
-        await talk.say("on")
-    first, *later = model.requests
-    assert all((one.system, one.tools) == (first.system, first.tools) for one in later)
-
-
-async def test_the_timeline_is_loaded_again_each_turn(tmp_path: Path) -> None:
-    store = f"sqlite:///{tmp_path}/c.db"
-    script: list[Entry] = [Call("w.find", url="https://a.org"), "So [[S:1]]."]
-    async with at_work(script, store=store) as talk:
-        await talk.say("go")
-    model = ScriptedModel(["Still [[S:1]]."])
-    async with at_work(model, store=store) as talk:
-        result = await talk.say("and now?")
-    assert "[[S:1]] https://a.org" in shown(model.requests[0])
-    assert [source.url for source in result.sources] == ["https://a.org"]
-
-
-async def test_the_timeline_and_the_pool_are_documents() -> None:
-    async with at_work([Call("w.find", url="https://a.org"), "So [[S:1]]."]) as talk:
-        await talk.say("go")
-        refs = ["artifact:conv.timeline.v1", "artifact:conv:sources_pool"]
-        timeline, pool = (json.loads(item.text) for item in await talk.read(refs))
-    [source] = pool["sources_pool"]
-    assert [block["seq"] for block in timeline["blocks"]] == list(
-        range(1, len(timeline["blocks"]) + 1)
-    )
-    assert (source["sid"], source["url"]) == (1, "https://a.org")
-    fields = {"title", "source_type", "objective_relevance", "published_time_iso", "favicon_url"}
-    assert fields <= set(source)
-
-
-async def test_a_plan_is_a_lineage_of_snapshots_that_notes_tick_off() -> None:
-    script: list[Entry] = [plan("look", "answer"), Say("✓ [1] seen", Call("w.look")), "✓ [2]\nTea."]
-    async with at_work(script) as talk:
-        result = await talk.say("go")
-        plans = Timeline(await talk.blocks()).plans
-        acks = [plan_ack.changes for plan_ack in await bodies(talk, PlanAck)]
-        (latest,) = await talk.read("ar:plan.latest:plan:turn_1:c1")
-    assert (result.answer, acks) == ("Tea.", [{"1": "done"}, {"2": "done"}])
-    assert [result.status for result in plans.latest.values()] == ["complete"]
-    assert latest.ref.startswith("ar:turn_1.react.plan.")
-
-
-async def test_the_current_plan_is_announced_again_in_the_next_turn() -> None:
-    model = ScriptedModel([plan("look"), "Later.", "Now."])
-    async with at_work(model) as talk:
-        await talk.say("go")
-        await talk.say("on")
-    assert "plan_id=plan:turn_1:c1 (current)\n□ [1] look" in model.requests[-1].tail
 
 
 async def test_a_plan_that_ends_leaves_the_announced_ones_and_stays_readable() -> None:
     first, second, third = (f"plan:turn_{n}:c{n}" for n in (1, 2, 4))
     script: list[Entry] = [
-        *(plan("look"), "1", plan("taste"), "2"),
+        *(new_plan("look"), "1", new_plan("taste"), "2"),
         *(Call("react.plan", mode="activate", plan_id=first), "3"),
         Call("react.plan", mode="replace", plan_id=first, steps=["pour"]),
         *(Call("react.plan", mode="close", plan_id=second), "4"),
@@ -120,41 +49,8 @@ async def test_a_plan_that_ends_leaves_the_announced_ones_and_stays_readable() -
     assert read[1]["closed_ts"] is not None
 
 
-async def test_each_round_has_a_board_of_its_own() -> None:
-    model = ScriptedModel([Call("w.look"), Call("w.look"), "Done."])
-    async with at_work(model) as talk:
-        await talk.say("go")
-    boards = [request.tail.splitlines()[0] for request in model.requests]
-    assert boards == [f"ANNOUNCE — iteration {n} of 15, {15 - n} left" for n in (1, 2, 3)]
-
-
-async def test_cache_points_lie_at_the_turn_before_before_the_tail_and_at_it() -> None:
-    model = ScriptedModel(["Hello.", *[Call("w.count", number=n) for n in range(7)], "Done."])
-    async with at_work(model) as talk:
-        await talk.say("hello")
-        await talk.say("go")
-        (*_, last) = await bodies(talk, RoundStart)
-    assert [point.name for point in last.points] == ["prev_turn", "pre_tail", "tail"]
-    assert model.requests[-1].cache_points == tuple(point.messages for point in last.points)
-
-
-async def test_at_a_ceiling_a_summary_takes_the_place_of_turns() -> None:
-    script: list[Entry] = [Say(f"{n} " + "yes " * 900) for n in range(7)]
-    model = ScriptedModel(
-        script, aux={"summary": ["Goal: count."] * 9}, window=6_000, output_limit=1_000
-    )
-    async with at_work(model) as talk:
-        for number in range(7):
-            await talk.say(f"question {number}")
-        summaries = await bodies(talk, RangeSummary)
-        (read,) = await talk.read("ar:turn_1.assistant.completion")
-    assert summaries[0].covered_turn_ids[0] == "turn_1"
-    assert "Goal: count." in shown(model.requests[-1])
-    assert read.text.startswith("0 yes")
-
-
 async def test_earlier_plans_are_listed_behind_a_summary() -> None:
-    script: list[Entry] = [plan("look"), Say("✓ [1]", plan("pour"))]
+    script: list[Entry] = [new_plan("look"), Say("✓ [1]", new_plan("pour"))]
     script += [Say(f"{n} " + "yes " * 900) for n in range(7)]
     model = ScriptedModel(
         script, aux={"summary": ["Goal: tea."] * 9}, window=6_000, output_limit=1_000
@@ -165,19 +61,6 @@ async def test_earlier_plans_are_listed_behind_a_summary() -> None:
     (history,) = [str(one) for one in model.requests[-1].messages if "[EARLIER PLANS]" in str(one)]
     assert "□ [1] look" in history
     assert "snapshot_ref=ar:plan.latest:plan:turn_1:c1" in history
-
-
-async def test_what_is_cut_from_a_prompt_is_read_back_by_its_ref() -> None:
-    read = Call("react.read", paths=["tc:turn_1.c1.result"])
-    clock, model = FakeClock(), ScriptedModel([Call("w.big", size=3_000), "1", "2", "3", read, "4"])
-    async with at_work(model, clock=clock) as talk:
-        for _ in range(3):
-            await talk.say("go")
-        clock.advance(600)
-        await talk.say("what was it?")
-    before, after = (shown(request) for request in model.requests[-2:])
-    assert "the rest is tc:turn_1.c1.result#C401-C3000" in before
-    assert ("x" * 3_000 in before, "x" * 3_000 in after) == (False, True)
 
 
 PARTS = {
@@ -245,8 +128,6 @@ async def test_a_skill_that_was_read_gives_way_to_its_ref(parts: Path) -> None:
 
 
 class Space(BaseWorkflow):
-    """The loop over a space of two passages."""
-
     async def process(self, payload: TurnPayload) -> TurnResult:
         react = await self.build_react(knowledge_space_fn=self.search, knowledge_read_fn=self.read)
         return await react.run(payload)
@@ -260,8 +141,6 @@ class Space(BaseWorkflow):
 
 
 class PlainSpace(Space):
-    """The same with plain functions."""
-
     async def process(self, payload: TurnPayload) -> TurnResult:
         react = await self.build_react(
             knowledge_space_fn=self.find, knowledge_read_fn=lambda ref: self.open_passage(ref)
@@ -288,14 +167,6 @@ async def test_knowledge_is_searched_read_and_cited(workflow: type[BaseWorkflow]
     assert [source.url for source in result.sources] == [f"ks:docs/tea.md@{'a' * 40}"]
 
 
-async def test_citations_are_of_one_pool_without_doubles() -> None:
-    urls = ["https://a.org", "https://a.org/", "https://b.org"]
-    script: list[Entry] = [Say("", *[Call("w.find", url=url) for url in urls]), "So [[S:1-2]]."]
-    async with at_work(script) as talk:
-        result = await talk.say("go")
-    assert [source.url for source in result.sources] == ["https://a.org", "https://b.org"]
-
-
 async def test_the_last_word_of_a_person_counts_and_a_rate_is_made_of_those() -> None:
     async with at_work(["One.", "Two.", "Three."]) as talk:
         for number, reaction in enumerate(("ok", "not_ok", "neutral"), start=1):
@@ -309,8 +180,62 @@ async def test_the_last_word_of_a_person_counts_and_a_rate_is_made_of_those() ->
     assert reactions.satisfaction.rate == pytest.approx(0.5)
 
 
-async def test_channels_are_streamed_apart() -> None:
-    written = "<channel:thinking>hm</channel:thinking><channel:answer>So.</channel:answer>"
-    async with at_work(Spoken([*written])) as talk:
-        events = await heard(talk, "go", protocol="tagged")
-    assert (said(events, "thinking"), said(events)) == ("hm", "So.")
+def plan(mode: str, *steps: str, plan_id: str = "") -> ToolCall:
+    named = {"plan_id": plan_id} if plan_id else {}
+    listed = {"steps": list(steps)} if steps else {}
+    return Call("react.plan", mode=mode, **named, **listed)
+
+
+async def test_marks_in_the_notes_change_the_current_plan_alone() -> None:
+    script: list[Entry] = [
+        plan("new", "old"),
+        plan("new", "one", "two", "three", "four"),
+        Say("✓ [1] done\n✗ [2] failed\n… [3] at it\n□ [4] open", Call("w.look")),
+        "Done.",
+    ]
+    async with at_work(script) as talk:
+        await talk.say("go")
+        old, new = Timeline(await talk.blocks()).plans.latest.values()
+    assert old.step_status == {}
+    assert {**new.step_status, "4": "pending"} == {
+        "1": "done",
+        "2": "failed",
+        "3": "in_progress",
+        "4": "pending",
+    }
+
+
+async def test_a_round_that_changes_a_plan_acknowledges_nothing() -> None:
+    for mode in ("new", "activate", "replace", "close"):
+        steps = ["other"] if mode in ("new", "replace") else []
+        plan_id = "" if mode == "new" else "plan:turn_1:c1"
+        change = Say("✓ [1] done", plan(mode, *steps, plan_id=plan_id))
+        async with at_work([plan("new", "look"), change, "Done."]) as talk:
+            await talk.say("go")
+            assert await bodies(talk, PlanAck) == []
+            assert all(plan.snapshot.step_status == {} for plan in await bodies(talk, Plan))
+
+
+async def test_the_last_four_open_plans_are_announced() -> None:
+    model = ScriptedModel([*[plan("new", f"step {n}") for n in range(1, 7)], "Done."])
+    async with at_work(model) as talk:
+        await talk.say("go")
+    board = model.requests[-1].tail
+    assert [f"plan:turn_1:c{n}" in board for n in range(1, 7)] == [False, False, *[True] * 4]
+    assert "plan_id=plan:turn_1:c6 (current)" in board
+    assert board.count("(current)") == 1
+
+
+async def test_after_calls_that_fail_the_model_is_told_and_more_firmly() -> None:
+    replies = [Say("", Call("w.fail", message=f"{n}"), Call("w.look")) for n in range(3)]
+    model = ScriptedModel([*replies, "Sorry."])
+    async with at_work(model, workbench(failure_reflection=True)) as talk:
+        await talk.say("go")
+    rows = [
+        (
+            shown(request).count("Some calls failed: w.fail."),
+            shown(request).count("stop trying this"),
+        )
+        for request in model.requests
+    ]
+    assert rows == [(0, 0), (1, 0), (2, 0), (3, 1)]
