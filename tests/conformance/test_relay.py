@@ -9,9 +9,10 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from loopline.conversations import MemoryRelay, Relay
+from loopline.conversations import Relay
 from loopline.store.postgres_relay import PostgresRelay
 from loopline.store.redis_relay import RedisRelay
+from tests.support.memory_relay import MemoryRelay
 from tests.support.postgres_server import running_postgres
 from tests.support.redis_server import running_redis
 

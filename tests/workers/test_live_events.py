@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from loopline.conversations import LiveEvents, MemoryRelay, key_change
+from loopline.conversations import LiveEvents, key_change
 from loopline.conversations.feeds import LOOK_SECONDS_WITH_LIVE_EVENTS, Feeds
 from loopline.conversations.live_messages import LiveDelta, TurnEvents
 from loopline.conversations.subscriptions import Subscriptions
@@ -26,6 +26,7 @@ from loopline.timeline import (
     TurnHeader,
     UserPrompt,
 )
+from tests.support.memory_relay import MemoryRelay
 
 KEY = ConversationKey(name="c1")
 OTHER = ConversationKey(name="c1", user="eve")

@@ -10,7 +10,6 @@ from loopline.conversations.interrupts import InterruptQueue as InterruptQueue
 from loopline.conversations.interrupts import Receipt as Receipt
 from loopline.conversations.interrupts import questions_of as questions_of
 from loopline.conversations.live_events import LiveEvents as LiveEvents
-from loopline.conversations.live_events import MemoryRelay as MemoryRelay
 from loopline.conversations.live_events import Relay as Relay
 from loopline.conversations.live_messages import key_change as key_change
 from loopline.conversations.recovery import LeftTurns as LeftTurns
