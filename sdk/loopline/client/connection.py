@@ -15,7 +15,6 @@ from msgspec import DecodeError, Raw, Struct
 from msgspec.json import decode
 
 from loopline.clock import Clock
-from loopline.conversations import BackgroundState
 from loopline.errors import AttachmentError, ConflictError, LooplineError
 from loopline.models import JsonObject, is_loopback, one_line
 from loopline.timeline import ApprovalMode, GrantedRule
@@ -32,11 +31,7 @@ LONGEST_WAIT = 5.0
 REFUSED = 400
 """The lowest status of a refusal."""
 _RETRIED = frozenset(
-    {
-        HTTPStatus.TOO_MANY_REQUESTS,
-        HTTPStatus.SERVICE_UNAVAILABLE,
-        HTTPStatus.GATEWAY_TIMEOUT,
-    }
+    {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT}
 )
 
 Document = TypeVar("Document")
@@ -320,12 +315,6 @@ class PositionDocument(Struct):
     seq: int
 
 
-class BackgroundDocument(Struct):
-    """The calls of a conversation that run in the background."""
-
-    calls: list[BackgroundState]
-
-
 class ModeDocument(Struct):
     """The approval mode of a conversation, and its rules."""
 
@@ -341,12 +330,6 @@ class ScheduledDocument(Struct):
     text: str
     every: str
     zone: str
-
-
-class ScheduleDocument(Struct):
-    """The messages of a conversation that wait for their time, the first to begin first."""
-
-    messages: list[ScheduledDocument]
 
 
 class ApprovalDocument(Struct):

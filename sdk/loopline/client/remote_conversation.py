@@ -20,7 +20,6 @@ from loopline import timeline
 from loopline.client.connection import (
     RETRY_SECONDS,
     ApprovalDocument,
-    BackgroundDocument,
     BlocksDocument,
     FormFile,
     ListedDocument,
@@ -28,7 +27,6 @@ from loopline.client.connection import (
     PositionDocument,
     PrincipalDocument,
     ScheduledDocument,
-    ScheduleDocument,
     ServerConnection,
     ServerProblem,
     ServerRequest,
@@ -132,12 +130,7 @@ class RemoteConversation:
         """Send a message and yield the text of its answer alone, as `Conversation.stream_text` does."""
         answer = AnswerText(notes)
         async for event in self.stream(
-            text,
-            attachments=attachments,
-            when_busy=when_busy,
-            key=key,
-            tools=tools,
-            **limits,
+            text, attachments=attachments, when_busy=when_busy, key=key, tools=tools, **limits
         ):
             if piece := answer.feed(event):
                 yield piece
@@ -248,17 +241,17 @@ class RemoteConversation:
 
     async def scheduled(self) -> Sequence[timeline.ScheduledMessage]:
         """Return the messages that wait for their time, the first to begin first, with their texts alone."""
-        schedule = await self._connection.read(self._get("schedule"), ScheduleDocument)
-        return [_scheduled(message) for message in schedule.messages]
+        messages = await self._connection.read_field(
+            self._get("schedule"), "messages", list[ScheduledDocument]
+        )
+        return [_scheduled(message) for message in messages]
 
     async def unschedule(self, message_id: str = "") -> bool:
         """Remove a scheduled message by its id, or all without one; return whether there was one."""
         ids = [message_id] if message_id else [message.id for message in await self.scheduled()]
         removed = False
         for id in ids:
-            path = f"{self._path}/schedule/{quote(id, safe='')}"
-            request = ServerRequest(method="DELETE", path=path)
-            removed |= await self._connection.read_field(request, "done", bool)
+            removed |= await self._remove("schedule", id)
         return removed
 
     async def feedback(
@@ -281,7 +274,7 @@ class RemoteConversation:
     async def background_calls(self, *, wait: float = 0) -> Sequence[BackgroundState]:
         """Return the calls that run in the background, after waiting at most `wait` seconds, up to 60, until none runs."""
         request = self._get("background", ("wait", f"{wait:g}"))
-        return (await self._connection.read(request, BackgroundDocument)).calls
+        return await self._connection.read_field(request, "calls", list[BackgroundState])
 
     async def stop_background_call(self, call_id: str) -> bool:
         """Stop a call that runs in the background of any process. Return False if no such call runs."""
@@ -305,9 +298,7 @@ class RemoteConversation:
         Raises:
             LooplineError: no such rule counts here.
         """
-        path = f"{self._path}/rules/{quote(rule_id, safe='')}"
-        request = ServerRequest(method="DELETE", path=path)
-        if not await self._connection.read_field(request, "done", bool):
+        if not await self._remove("rules", rule_id):
             raise LooplineError(f"no rule {rule_id!r} counts here")
 
     async def satisfaction(self) -> timeline.Satisfaction:
@@ -415,12 +406,12 @@ class RemoteConversation:
             self._connection, self._path, request=_stream_request(request), receipt=receipt
         )
 
-    async def _approvals(self, call_ids: Collection[str]) -> JsonObject:
+    async def _approvals(self, call_ids: Collection[str], *query: tuple[str, str]) -> JsonObject:
         """Request signed approvals of calls, and return them by call id."""
         if not call_ids:
             return {}
         rows = await self._connection.read_field(
-            self._get("approvals"), "approvals", tuple[ApprovalDocument, ...]
+            self._get("approvals", *query), "approvals", tuple[ApprovalDocument, ...]
         )
         return {row.call_id: row.approval for row in rows if row.call_id in call_ids}
 
@@ -435,10 +426,7 @@ class RemoteConversation:
             ServerProblem: the caller may not do so, or has approved the call already; or no such call waits.
         """
         owner = ("user_id", user)
-        rows = await self._connection.read_field(
-            self._get("approvals", owner), "approvals", tuple[ApprovalDocument, ...]
-        )
-        signed: JsonObject = {row.call_id: row.approval for row in rows if row.call_id == call_id}
+        signed = await self._approvals([call_id], owner)
         value: Json = approved or {"approved": False, "reason": reason}
         request = self._request("answers", {"values": {call_id: value}, "approvals": signed})
         await self._connection.read_field(replace(request, query=(owner,)), "done", bool)
@@ -488,6 +476,11 @@ class RemoteConversation:
     async def _done(self, action: str, body: JsonObject) -> bool:
         return await self._connection.read_field(self._request(action, body), "done", bool)
 
+    async def _remove(self, kind: str, id: str) -> bool:
+        path = f"{self._path}/{kind}/{quote(id, safe='')}"
+        request = ServerRequest(method="DELETE", path=path)
+        return await self._connection.read_field(request, "done", bool)
+
     def _get(self, action: str, *query: tuple[str, str]) -> ServerRequest:
         return ServerRequest(method="GET", path=f"{self._path}/{action}", query=query)
 
@@ -514,11 +507,6 @@ def _form_file(file: Attachment) -> tuple[str, bytes, str]:
 
 
 def _block(row: JsonObject) -> timeline.Block:
-    """Decode a block of an answer.
-
-    Raises:
-        LooplineError: the row has no seq.
-    """
     match row:
         case {"seq": int(seq)}:
             return block_at(row, seq)[0]
@@ -558,11 +546,7 @@ async def _read_files(attachments: Attachments) -> list[Attachment]:
 
 
 def _read_file(source: AttachmentInput) -> Attachment:
-    """Return an attachment as it is, or read the file at a path.
-
-    Raises:
-        AttachmentError: the file cannot be read.
-    """
+    """Return an attachment as it is, or read the file at a path."""
     if isinstance(source, Attachment):
         return source
     path = Path(source)

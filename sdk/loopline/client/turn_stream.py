@@ -236,11 +236,7 @@ class EventStream:
         return await self._is_complete()
 
     async def _check_runner(self, receipt: Receipt) -> None:
-        """Check that a bundle of the server runs the turn or will run it.
-
-        Raises:
-            LooplineError: the turn was cut off, and only `resume` continues it.
-        """
+        """Check that a bundle of the server runs the turn or will run it."""
         request = ServerRequest(method="GET", path=f"{self._path}/status")
         status = await self._connection.read_field(request, "meta", StatusDocument)
         left_turns = status.left_turns
