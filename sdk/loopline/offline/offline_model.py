@@ -9,10 +9,9 @@ from typing import TypeAlias
 
 from loopline import models
 from loopline.errors import ModelError
-from loopline.offline.answers import decline_answer, join_lines, quote_answer
+from loopline.offline.answers import decline_answer, join_lines, list_tools, quote_answer
 from loopline.offline.evidence import Candidate, Question, find_candidates, is_about, parse_question
 from loopline.offline.prompt_turn import answer_from_trace, rank_passages, read_turn
-from loopline.offline.tool_list import list_tools
 from loopline.tools import NO_ANSWER
 
 PLAN = "react.plan"
