@@ -119,11 +119,7 @@ class ServerQuestions:
 
 
 def _check_form(schema: JsonObject) -> None:
-    """Check the schema of a form. A large schema takes long.
-
-    Raises:
-        UnusableSchema: the schema is too large, or cannot be used to check answers.
-    """
+    """Check the schema of a form. A large schema takes long."""
     size = len(dumps(schema))
     if size > SCHEMA_BYTES:
         raise UnusableSchema(f"it has {size:,} bytes, more than {SCHEMA_BYTES:,}")
@@ -146,7 +142,6 @@ def _result(answer: Json, params: types.ElicitRequestParams) -> types.ElicitResu
 
 
 def _fill_in_defaults(answer: Json, schema: Mapping[str, Json]) -> Json:
-    """Return the answer with the defaults of missing fields."""
     match answer, schema:
         case dict(), {"properties": dict(properties)}:
             defaults = {
@@ -244,14 +239,6 @@ class McpConnection:
         self._failure = ""
         self._closed = False
 
-    async def start(self) -> None:
-        """Start the server if it is not running, and list its tools.
-
-        Raises:
-            ToolError: the server cannot be started; the message has the reason, without secrets.
-        """
-        await self._open_session()
-
     async def call(
         self,
         tool: str,
@@ -264,7 +251,7 @@ class McpConnection:
         Raises:
             ToolError: the server cannot be started, ended, or sent an error or an invalid result.
         """
-        session = await self._open_session()
+        session = await self.start()
         last = -PROGRESS_SECONDS
 
         async def show(progress: float, total: float | None, message: str | None) -> None:
@@ -312,28 +299,26 @@ class McpConnection:
         if self._owner is not None:
             await wait_until_done(self._owner)
 
-    async def _open_session(self) -> _Session:
+    async def start(self) -> _Session:
+        """Start the server and list its tools if it is not running, and return its session.
+
+        Raises:
+            ToolError: the server cannot be started; the message has the reason, without secrets.
+        """
         session = self._session
         if session is not None and not session.is_over:
             return session
         if self._closed:
             raise ToolError(f"the MCP server {self._name!r} is closed with its harness")
         if self._starting is None or self._starting.done():
-            self._check_pause()
+            remaining = self._not_before - self._clock.elapsed()
+            if remaining > 0:
+                raise ToolError(f"{self._failure}; it can be tried again in {remaining:.0f} s")
             self._starting = asyncio.create_task(self._start())
         return await asyncio.shield(self._starting)
 
-    def _check_pause(self) -> None:
-        remaining = self._not_before - self._clock.elapsed()
-        if remaining > 0:
-            raise ToolError(f"{self._failure}; it can be tried again in {remaining:.0f} s")
-
     async def _start(self) -> _Session:
-        """Start the task that owns the session, and wait until the session is open.
-
-        Raises:
-            ToolError: the session could not be opened in time.
-        """
+        """Start the task that owns the session, and wait until the session is open."""
         if self._owner is not None:
             self._stop.set()
             await wait_until_done(self._owner)
@@ -482,11 +467,7 @@ class McpConnection:
         self._on_tools(kept)
 
     async def _check_output(self, tool: str, result: types.CallToolResult) -> None:
-        """Check a structured result against the output schema of its tool.
-
-        Raises:
-            SchemaMismatch: the result does not fit the schema, or is missing.
-        """
+        """Check a structured result against the output schema of its tool."""
         schema = self._outputs.get(tool)
         if schema is None or result.is_error:
             return

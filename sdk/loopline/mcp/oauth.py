@@ -36,15 +36,9 @@ _PAGE = "You are signed in, and can close this page.\n"
 _REFUSED = "The sign-in was refused. You can close this page.\n"
 
 
-class _FlowErrors(logging.Filter):
-    """Hides the log records of failed sign-ins. The caller gets the error, and a traceback may contain tokens."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether the record is logged."""
-        return not record.exc_info
-
-
-_FLOW_ERRORS = _FlowErrors()
+def _has_no_traceback(record: logging.LogRecord) -> bool:
+    """Filter out the log records of failed sign-ins. The caller gets the error, and a traceback may contain tokens."""
+    return not record.exc_info
 
 
 class _StoredSignIn(BaseModel):
@@ -213,7 +207,7 @@ async def _provider(
     open_address: Callable[[str], Awaitable[None]],
     wait: Callable[[], Awaitable[AuthorizationCodeResult]],
 ) -> OAuthClientProvider:
-    logging.getLogger("mcp.client.auth.oauth2").addFilter(_FLOW_ERRORS)
+    logging.getLogger("mcp.client.auth.oauth2").addFilter(_has_no_traceback)
     stored = await tokens.load()
     oauth = settings.oauth
     if stored.client is None and oauth.client_id:
@@ -228,9 +222,7 @@ async def _provider(
     provider = OAuthClientProvider(
         settings.url,
         OAuthClientMetadata(
-            client_name="Loopline",
-            redirect_uris=[AnyUrl(redirect)],
-            scope=oauth.scope or None,
+            client_name="Loopline", redirect_uris=[AnyUrl(redirect)], scope=oauth.scope or None
         ),
         tokens,
         open_address,

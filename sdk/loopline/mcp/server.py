@@ -300,11 +300,7 @@ class _ProgressReport:
 
 
 def _question(arguments: JsonObject) -> tuple[str, str]:
-    """Return the text of a question and the conversation to continue, which may be empty.
-
-    Raises:
-        LooplineError: the text is missing or blank.
-    """
+    """Return the text of a question and the conversation to continue, which may be empty."""
     match {"conversation": "", **arguments}:
         case {"text": str(text), "conversation": str(conversation)} if text.strip():
             return text, conversation
@@ -386,7 +382,6 @@ def _answer(response: types.InputResponse, *, is_open: bool) -> Json:
 
 
 def _to_call_result(result: ServedResult) -> types.CallToolResult:
-    """Return a result with its text, its files, and the name of its conversation."""
     texts = [result.text]
     if result.conversation:
         texts.append(f"conversation: {result.conversation}")

@@ -105,11 +105,7 @@ class ToolLists:
 
 
 def _check_tool(tool: Tool, remaining: int) -> int:
-    """Check a tool, and return the size of its schemas in bytes.
-
-    Raises:
-        _UnusableTool: the name or a schema is not valid, or the schemas are too large.
-    """
+    """Check a tool, and return the size of its schemas in bytes."""
     schemas = [tool.input_schema, *([] if tool.output_schema is None else [tool.output_schema])]
     if _NAME.fullmatch(tool.name) is None:
         raise _UnusableTool("its name has other characters than letters, digits, and _ . / -")

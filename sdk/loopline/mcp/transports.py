@@ -102,11 +102,7 @@ class ServerProcess:
                 stream.close()
 
     def _check_command(self) -> None:
-        """Check that the command and the working directory exist.
-
-        Raises:
-            ToolError: the command or the folder does not exist.
-        """
+        """Check that the command and the working directory exist."""
         command = self._settings.command[0]
         cwd = self._settings.cwd
         if cwd is not None and not cwd.is_dir():

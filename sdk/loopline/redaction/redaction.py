@@ -206,15 +206,9 @@ class RedactingModel(models.WrappedModel, frozen=True):
             thinking=redact_text(self.redactor, reply.thinking),
             discarded=redact_text(self.redactor, reply.discarded),
             problem=redact_text(self.redactor, reply.problem),
-            calls=tuple(self._redact_call(call) for call in reply.calls),
+            calls=tuple(
+                structs.replace(call, arguments=redact_object(self.redactor, call.arguments))
+                for call in reply.calls
+            ),
             echo=redact_echo(self.redactor, reply.echo),
-        )
-
-    def _redact_call(self, call: models.ToolCall) -> models.ToolCall:
-        return models.ToolCall(
-            name=call.name,
-            arguments=redact_object(self.redactor, call.arguments),
-            call_id=call.call_id,
-            provider_id=call.provider_id,
-            echoed_on=call.echoed_on,
         )

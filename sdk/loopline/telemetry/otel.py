@@ -52,16 +52,8 @@ class Otlp:
     With `content`, spans include messages, arguments and results.
     """
 
-    def __init__(
-        self,
-        *,
-        content: bool = False,
-        traces: bool = True,
-        metrics: bool = True,
-        drain_seconds: float = DRAIN_SECONDS,
-    ) -> None:
+    def __init__(self, *, content: bool = False, traces: bool = True, metrics: bool = True) -> None:
         self._content = content
-        self._drain_seconds = drain_seconds
         self._outlets: list[_Spans | _Metrics] = []
         self._failure = _FailureReport()
         resource = _resource()
@@ -86,7 +78,7 @@ class Otlp:
         return send
 
     async def close(self) -> None:
-        """Send the remaining data for at most `drain_seconds`; data that the receiver has not accepted by then is lost."""
+        """Send the remaining data for at most `DRAIN_SECONDS`; data that the receiver has not accepted by then is lost."""
         loop = asyncio.get_running_loop()
         drained = asyncio.Event()
 
@@ -100,7 +92,7 @@ class Otlp:
         # The interpreter would wait for a thread of the loop's executor at exit, without a limit.
         threading.Thread(target=drain, name="loopline-telemetry", daemon=True).start()
         try:
-            await asyncio.wait_for(drained.wait(), self._drain_seconds)
+            await asyncio.wait_for(drained.wait(), DRAIN_SECONDS)
         except TimeoutError:
             self._failure.report()
             with _quiet():

@@ -427,7 +427,6 @@ def _reply(
     | timeline.RangeSummary,
     stop_reason: str,
 ) -> dict[str, Value]:
-    """Return the attributes of a reply."""
     usage = body.usage
     attributes: dict[str, Value] = {
         RESPONSE_MODEL: _model(body.model)[1],
