@@ -65,11 +65,7 @@ async def run_agent(host: HostDep, caller: CallerDep, body: core.RunAgentInput) 
 
 
 async def _replay(served: ServedConversation, body: core.RunAgentInput) -> Response:
-    """Stream the newest turn, and a snapshot of the messages of the thread that the client lacks.
-
-    Raises:
-        LooplineError: no turn of the thread has started.
-    """
+    """Stream the newest turn, and a snapshot of the messages of the thread that the client lacks."""
     turn = await event_streams.newest_turn(served)
     if turn is None:
         raise LooplineError(
@@ -115,11 +111,7 @@ FORMAT = event_streams.StreamFormat(
 
 
 def _content(message: core.UserMessage) -> tuple[str, list[Attachment]]:
-    """Return the text of a message, its parts joined by line breaks, and its files.
-
-    Raises:
-        LooplineError: the text is empty, or a file is not sent as its bytes in base64.
-    """
+    """Return the text of a message, its parts joined by line breaks, and its files."""
     parts = (
         message.content
         if isinstance(message.content, list)
@@ -144,11 +136,6 @@ def _content(message: core.UserMessage) -> tuple[str, list[Attachment]]:
 
 
 def _client_tools(body: core.RunAgentInput) -> list[ClientTool]:
-    """Return the tools of the client.
-
-    Raises:
-        LooplineError: the parameters of a tool are not an object.
-    """
     tools: list[ClientTool] = []
     for tool in body.tools or []:
         parameters = cast("JsonValue", tool.parameters)

@@ -106,7 +106,6 @@ def reading_app(store: ReadableStore, *, settings: ServerSettings | None = None)
 
 
 def _assemble(host: BundleHost) -> FastAPI:
-    """Return the app of a host, with all routes and the middleware."""
     settings = host.settings
     sockets = SocketHost(host)
 
@@ -256,16 +255,11 @@ _NO_ADDRESS = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 
 
 def _url_host(host: str) -> str:
-    """Return the host as it is written in a URL."""
     return f"[{host}]" if ":" in host else host
 
 
 def make_server(
-    served: FastAPI,
-    *,
-    host: str,
-    port: int,
-    on_listening: Callable[[str], None] = lambda _: None,
+    served: FastAPI, *, host: str, port: int, on_listening: Callable[[str], None] = lambda _: None
 ) -> uvicorn.Server:
     """Return a uvicorn server of the app, to be run with `serve`. It raises the limit of open files of this process.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
@@ -17,12 +17,12 @@ from loopline.conversations import WhenBusy
 from loopline.errors import LooplineError
 from loopline.files import Attachment
 from loopline.models import UNSET, Effort, JsonObject, ModelSettings
-from loopline.react import Limits, result
+from loopline.react import Limits, merge_limits, result
 from loopline.timeline import (
     ApprovalMode,
     ClientTool,
+    GrantedRule,
     Reaction,
-    RuleScope,
     ScheduledMessage,
     Timeline,
     TurnResult,
@@ -108,6 +108,17 @@ class TurnSettings(SampledFields, RequestBody):
         return {} if settings == UNSET else {"settings": settings}
 
 
+class TurnOptions(RequestBody):
+    """The limits and the settings of the model for one turn."""
+
+    limits: TurnLimits = TurnLimits()
+    settings: TurnSettings = TurnSettings()
+
+    def options(self) -> Limits:
+        """Return the limits and settings that are set."""
+        return merge_limits(self.limits.options(), self.settings.options())
+
+
 class ClientToolFields(BaseModel):
     """The fields of a tool that the client runs; further fields, which some protocols have, are ignored."""
 
@@ -131,15 +142,10 @@ class ClientToolBody(RequestBody):
 
     def tool(self) -> ClientTool:
         """Return the tool."""
-        return ClientTool(
-            name=self.name,
-            description=self.description,
-            parameters=self.parameters,
-            result=self.result,
-        )
+        return ClientTool(**dict(self))
 
 
-class MessageBody(RequestBody):
+class MessageBody(TurnOptions):
     """A message of a user.
 
     `tools` are those that the client runs in the turn. With `background` the response is the receipt, and the turn runs in the background. `webhook` is a URL that is called when
@@ -149,8 +155,6 @@ class MessageBody(RequestBody):
     text: Annotated[str, Field(min_length=1, max_length=TEXT)]
     attachments: Annotated[list[AttachedFile], Field(max_length=FILES)] = []
     when_busy: WhenBusy = "queue"
-    limits: TurnLimits = TurnLimits()
-    settings: TurnSettings = TurnSettings()
     tools: Annotated[list[ClientToolBody], Field(max_length=MAX_CLIENT_TOOLS)] = []
     bundle_id: Annotated[str, Field(max_length=NAME)] = ""
     background: bool = False
@@ -164,7 +168,7 @@ _TIMES: list[JsonValue] = [
 ]
 
 
-class ScheduleBody(RequestBody):
+class ScheduleBody(TurnOptions):
     """A message that begins a turn at `at` (in UTC if it names no zone), or `delay` seconds from now.
 
     With a line of cron in `every`, a turn begins at each of its times, in the time zone `zone`, or in UTC without one.
@@ -177,8 +181,6 @@ class ScheduleBody(RequestBody):
     delay: Annotated[float | None, Field(ge=0, le=2**32, allow_inf_nan=False)] = None
     every: Annotated[str, Field(max_length=NAME)] = ""
     zone: Annotated[str, Field(max_length=NAME)] = ""
-    limits: TurnLimits = TurnLimits()
-    settings: TurnSettings = TurnSettings()
     bundle_id: Annotated[str, Field(max_length=NAME)] = ""
 
 
@@ -209,7 +211,7 @@ class ScheduleAnswer(BaseModel):
     messages: list[ScheduledAnswer]
 
 
-class AnswersBody(RequestBody):
+class AnswersBody(TurnOptions):
     """Answers to calls that wait, by call id; for an approval true or false, for a call that the client runs its result.
 
     `approvals` are signed approvals by call id. With `only_open` the answers are only for calls of the running turn that stay
@@ -221,8 +223,6 @@ class AnswersBody(RequestBody):
         dict[BoundedName, Annotated[str, Field(max_length=2 * NAME)]], Field(max_length=REFS)
     ] = {}
     only_open: bool = False
-    limits: TurnLimits = TurnLimits()
-    settings: TurnSettings = TurnSettings()
 
 
 class InterruptBody(RequestBody):
@@ -427,28 +427,11 @@ class TurnAnswer(BaseModel):
     files: list[TurnFileAnswer]
 
 
-class RuleAnswer(BaseModel):
-    """A rule by which calls of a tool run without a question: with these arguments, or with any if they are null.
-
-    `conversation` granted it at `ts`. It counts before the time `until`, always if that is null.
-    """
-
-    rule_id: str
-    tool: str
-    arguments: dict[str, JsonValue] | None
-    scope: RuleScope
-    bundle: str
-    until: datetime | None
-    conversation: str
-    turn: int
-    ts: datetime
-
-
 class ModeAnswer(BaseModel):
     """The approval mode of a conversation, and the rules that count in it, oldest first."""
 
     mode: ApprovalMode
-    rules: list[RuleAnswer]
+    rules: Sequence[GrantedRule]
 
 
 class BackgroundCallAnswer(BaseModel):

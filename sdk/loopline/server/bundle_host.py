@@ -140,11 +140,11 @@ class BundleHost:
         sources: Sequence[BundleSource],
         settings: ServerSettings,
         *,
-        auth: Authenticator | None,
-        store: str | tl.TimelineLog | None,
-        model: ModelChoice,
-        properties: Mapping[str, Setting] | None,
         clock: Clock,
+        auth: Authenticator | None = None,
+        store: str | tl.TimelineLog | None = None,
+        model: ModelChoice = None,
+        properties: Mapping[str, Setting] | None = None,
         blobs: str | None = None,
         relay: str | None = None,
     ) -> None:
@@ -172,10 +172,7 @@ class BundleHost:
             base=settings.public_url,
         )
         self.approvals: ApprovalSigner = ApprovalSigner(
-            self.signing_key,
-            clock,
-            seconds=settings.approval_seconds,
-            required=not self.is_local,
+            self.signing_key, clock, seconds=settings.approval_seconds, required=not self.is_local
         )
         self.timelines: ReadTimelines = ReadTimelines()
         self._sources = sources
@@ -242,11 +239,9 @@ class BundleHost:
                 self.file_host = await asyncio.to_thread(self._open_file_host)
                 self._harnesses = harnesses
                 self._closing = stack.pop_all()
-            failure = "inactive conversations were not forgotten"
-            expiry = self._repeat(self._forget_expired, failure)
             own = () if self.settings.submits_only else self.harnesses
             recoveries = map(self._recover_bundle, own)
-            self._tasks = [asyncio.create_task(work) for work in (expiry, *recoveries)]
+            self._tasks = [asyncio.create_task(work) for work in (self._expire(), *recoveries)]
 
     def _harness(self, source: BundleSource, store: str | tl.TimelineLog | None) -> Harness[Any]:
         return Harness.open(
@@ -310,10 +305,10 @@ class BundleHost:
             await asyncio.wait(self._watches)
         self._harnesses = {}
 
-    async def _repeat(self, work: Callable[[], Awaitable[None]], failure: str) -> None:
-        """Do the work at once, and again `SECONDS_BETWEEN` after it ended; log `failure` and the reason if it fails."""
+    async def _expire(self) -> None:
+        """Forget inactive conversations at once, and again `SECONDS_BETWEEN` later."""
         while True:
-            await self._attempt(work, failure)
+            await self._attempt(self._forget_expired, "inactive conversations were not forgotten")
             await self._pause(SECONDS_BETWEEN)
 
     async def _attempt(self, work: Callable[[], Awaitable[None]], failure: str) -> None:
@@ -427,19 +422,15 @@ class BundleHost:
     @property
     def log(self) -> tl.TimelineLog:
         """The log of all conversations."""
-        return self._first.log
-
-    @property
-    def _first(self) -> Harness[Any]:
-        return next(iter(self._harnesses.values()))
+        return self.harness("").log
 
     def harness(self, bundle_id: str) -> Harness[Any]:
-        """Return the open bundle of that id.
+        """Return the open bundle of that id, or the first one if the id is empty.
 
         Raises:
             RequestProblem: no bundle of that id is served, 404.
         """
-        harness = self._harnesses.get(bundle_id)
+        harness = self._harnesses.get(bundle_id or next(iter(self._harnesses)))
         if harness is None:
             names = ", ".join(self._harnesses)
             raise RequestProblem(
@@ -484,8 +475,7 @@ class BundleHost:
             raise ConflictError(
                 f"conversation {key.name!r} belongs to the bundle {own!r}: begin another conversation"
             )
-        wanted = own or bundle_id
-        return self.harness(wanted) if wanted else self._first
+        return self.harness(own or bundle_id)
 
     def watch(self, key: tl.ConversationKey, submission: Submission, webhook: str = "") -> None:
         """Count a submitted turn as running until it ends, count how it ended, and then call the webhook."""
@@ -511,9 +501,7 @@ class BundleHost:
             else:
                 logger.exception("a turn failed")
         finally:
-            self._running[key] -= 1
-            if not self._running[key]:
-                del self._running[key]
+            self._running -= Counter([key])
         if webhook:
             await self._send_webhook(webhook, key, submission.receipt.turn)
 
@@ -560,21 +548,16 @@ class BundleHost:
                 is_repeated = message_key and await self.log.appended(key, message_key) is not None
                 if not is_repeated:
                     await self._quotas.check(key, self._running + self._sending)
-            self._check_capacity()
+            if self.draining.is_set():
+                raise unavailable("the server is shutting down")
+            if self.running_turns + self._sending.total() >= self.settings.turns:
+                raise unavailable(f"{self.settings.turns} turns run already: try again")
             await self.log.check()
             self._sending[key] += 1
         try:
             yield
         finally:
-            self._sending[key] -= 1
-            if not self._sending[key]:
-                del self._sending[key]
-
-    def _check_capacity(self) -> None:
-        if self.draining.is_set():
-            raise unavailable("the server is shutting down")
-        if self.running_turns + self._sending.total() >= self.settings.turns:
-            raise unavailable(f"{self.settings.turns} turns run already: try again")
+            self._sending -= Counter([key])
 
     def audit(self, action: str, key: tl.ConversationKey, **details: str | int) -> None:
         """Write a line to the audit log: the action, the user, the conversation and the details, but no text of the user."""

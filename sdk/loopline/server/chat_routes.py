@@ -19,7 +19,6 @@ from loopline.errors import AttachmentError, BundleError, LooplineError
 from loopline.events import DialectName, dialect
 from loopline.files import Attachment, AttachmentCaps
 from loopline.models import well_formed
-from loopline.react import merge_limits
 from loopline.server import bodies, event_streams
 from loopline.server.access import AnsweringDep, HostDep, OwnDep, OwnKeyDep, ReadKeyDep
 from loopline.server.broadcasts import find_turns_begin
@@ -185,7 +184,7 @@ async def _send(
             key=idempotency_key,
             webhook=message.webhook,
             tools=[tool.tool() for tool in message.tools],
-            **merge_limits(message.limits.options(), message.settings.options()),
+            **message.options(),
         )
         if message.background and early is None:
             return _receipt_response(host, key, submission.receipt, request)
@@ -221,8 +220,7 @@ async def answer_calls(
         await served.resume(body.values, by=by)
         return JSONResponse(bodies.DoneAnswer(done=True).model_dump(), 202)
     with event_streams.subscribe_early(served, is_streamed=_accepts_events(request)) as early:
-        options = merge_limits(body.limits.options(), body.settings.options())
-        submission = await served.resume(body.values, **options)
+        submission = await served.resume(body.values, **body.options())
         return await _respond(served, submission, name, early)
 
 
@@ -237,13 +235,8 @@ async def read_approvals(answering: AnsweringDep) -> bodies.ApprovalsAnswer:
     return bodies.ApprovalsAnswer(
         approvals=[
             bodies.ApprovalAnswer(
-                call_id=call.call_id,
-                tool=call.tool,
-                question=call.question,
-                arguments=to_jsonable_python(call.arguments),
+                **asdict(call),
                 approval=served.host.approvals.sign(served.key, call.call_id, call.digest),
-                people=call.people,
-                approved_by=list(call.approved_by),
             )
             for call in waiting.values()
             if call.kind == "approval"
@@ -254,8 +247,8 @@ async def read_approvals(answering: AnsweringDep) -> bodies.ApprovalsAnswer:
 @router.get("/mode")
 async def read_mode(served: OwnDep) -> bodies.ModeAnswer:
     """Return what happens to calls that need approval: the mode of the conversation, and the rules that count in it."""
-    rules = [bodies.RuleAnswer(**asdict(rule)) for rule in await served.conversation.rules()]
-    return bodies.ModeAnswer(mode=await served.conversation.mode(), rules=rules)
+    conversation = served.conversation
+    return bodies.ModeAnswer(mode=await conversation.mode(), rules=await conversation.rules())
 
 
 @router.post("/mode")
@@ -297,12 +290,7 @@ async def schedule_message(
     """Store a message that begins a turn later, once or repeatedly. A worker or this server begins the turn."""
     served = await serve(host, key, body.bundle_id)
     message = await served.conversation.schedule(
-        body.text,
-        at=body.at,
-        delay=body.delay,
-        every=body.every,
-        zone=body.zone,
-        **merge_limits(body.limits.options(), body.settings.options()),
+        body.text, at=body.at, delay=body.delay, every=body.every, zone=body.zone, **body.options()
     )
     host.audit("schedule", key, message=message.id)
     return bodies.ScheduledAnswer.of_message(message)
@@ -327,8 +315,7 @@ async def unschedule_message(served: OwnDep, message_id: str) -> bodies.DoneAnsw
 
 @router.get("/background")
 async def read_background(
-    served: OwnDep,
-    wait: Annotated[float, Query(ge=0, le=WAIT_SECONDS)] = 0,
+    served: OwnDep, wait: Annotated[float, Query(ge=0, le=WAIT_SECONDS)] = 0
 ) -> bodies.BackgroundAnswer:
     """Return the calls that run in the background, after waiting at most so many seconds until none runs."""
     calls = await served.conversation.background.wait(seconds=wait)

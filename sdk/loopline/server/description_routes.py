@@ -123,7 +123,6 @@ def _operations(document: dict[str, Any]) -> Iterator[tuple[str, str, _Operation
 
 
 def _operation_html(path: str, method: str, operation: _Operation) -> str:
-    """Render an operation with the schemas of its parameters and of its body."""
     rows = [
         f"<li><code>{escape(row.name)}</code> in the {escape(row.place)}"
         f"{', required' if row.required else ''}: {_json_html(row.kind)}"

@@ -301,11 +301,7 @@ async def conversation_events(
 
 
 async def _wait_for_end(host: BundleHost, submission: Submission | None) -> None:
-    """Wait until the turn of the submission has ended; without a submission, until the server shuts down.
-
-    Raises:
-        HandedOver: the server shuts down.
-    """
+    """Wait until the turn of the submission has ended; without a submission, until the server shuts down."""
     if submission is None:
         await host.draining.wait()
         raise HandedOver
@@ -384,10 +380,7 @@ async def newest_turn(served: ServedConversation) -> NewestTurn | None:
 
 
 def replay_response(
-    served: ServedConversation,
-    encoder: RunDialect,
-    stream_format: StreamFormat,
-    turn: NewestTurn,
+    served: ServedConversation, encoder: RunDialect, stream_format: StreamFormat, turn: NewestTurn
 ) -> Response:
     """Stream a turn from its first block: live until it ends or asks the user, or from the log if it does not run."""
     if turn.is_running:

@@ -1,24 +1,25 @@
-"""The forks of a conversation as a tree, which is found by the blocks that they share."""
+"""Forks: their tree, which is found by the blocks that they share, and rounds that run again in a fork."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Annotated
 
-from pydantic import BaseModel
+from msgspec.structs import replace
+from pydantic import BaseModel, Field
 
-from loopline.timeline import (
-    Block,
-    BodyUnion,
-    ConversationKey,
-    ConversationSummary,
-    RoundStart,
-    TimelineLog,
-    iso_time,
-)
+from loopline import timeline as tl
+from loopline.conversations import Variation
+from loopline.errors import ModelError
+from loopline.harness import Harness
+from loopline.server.bodies import NAME, TEXT, RequestBody, TurnSettings
+from loopline.server.problems import RequestProblem, forbidden, not_found
+from loopline.server.turn_requests import ServedConversation
 
 FAMILY = 200
 """The most conversations of a tree; those that were active first are left out."""
-_STARTS = BodyUnion[RoundStart](RoundStart)
+_STARTS = tl.BodyUnion[tl.RoundStart](tl.RoundStart)
 
 
 class ForkRow(BaseModel):
@@ -45,7 +46,7 @@ class ForksAnswer(BaseModel):
     items: list[ForkRow]
 
 
-async def read_forks(log: TimelineLog, summary: ConversationSummary) -> ForksAnswer:
+async def read_forks(log: tl.TimelineLog, summary: tl.ConversationSummary) -> ForksAnswer:
     """Return the tree that a conversation is part of.
 
     A fork begins with the first block of its parent, so all conversations of a tree have the same start time. The parent of a
@@ -59,14 +60,14 @@ async def read_forks(log: TimelineLog, summary: ConversationSummary) -> ForksAns
 
 
 async def _row(
-    log: TimelineLog, summary: ConversationSummary, family: Sequence[ConversationSummary]
+    log: tl.TimelineLog, summary: tl.ConversationSummary, family: Sequence[tl.ConversationSummary]
 ) -> ForkRow:
     key, seq = summary.conversation, summary.inherited
     row = ForkRow(
         conversation=key.name,
         turns=summary.turns,
         head=summary.head,
-        last_activity_at=iso_time(summary.last_activity_at),
+        last_activity_at=tl.iso_time(summary.last_activity_at),
     )
     if not seq:
         return row
@@ -82,6 +83,72 @@ async def _row(
     return row
 
 
-async def _block(log: TimelineLog, key: ConversationKey, seq: int) -> Block | None:
+async def _block(log: tl.TimelineLog, key: tl.ConversationKey, seq: int) -> tl.Block | None:
     blocks = await log.read(key, after=seq - 1, limit=1)
     return blocks[0] if blocks else None
+
+
+class RerunBody(RequestBody):
+    """How a round runs again. What is left out is as the bundle has it now.
+
+    `model` is the name of a role, or a model string. Without `effects` the fork is in the mode `plan`, which denies every call
+    that is not a read.
+    """
+
+    model: Annotated[str, Field(max_length=NAME)] = ""
+    settings: TurnSettings = TurnSettings()
+    instructions: Annotated[str, Field(max_length=TEXT)] = ""
+    effects: bool = False
+
+
+class RerunAnswer(BaseModel):
+    """The fork in which the round runs again. Its turn and round have the same numbers."""
+
+    conversation_id: str
+    turn_id: str
+    round: int
+
+
+async def rerun_round(
+    served: ServedConversation, turn: int, number: int, body: RerunBody, *, may_name_models: bool
+) -> RerunAnswer:
+    """Fork the conversation before a round, and continue the fork's turn in the background.
+
+    Raises:
+        RequestProblem: the round does not exist or sent no request to a model, 404; or a model string is named that the
+            caller may not use, 403.
+        LooplineError: the model is not valid or does not support a setting, or the bundle may not run the turn.
+    """
+    harness = await served.host.harness_of(served.key)
+    variation = _variation(harness, body, may_name_models=may_name_models)
+    start = await _find_start(served, turn, number)
+    fork = await served.conversation.fork(seq=start - 1)
+    key = replace(served.key, name=fork.conversation.name)
+    served.host.audit("rerun", served.key, turn=tl.turn_id(turn), round=number, to=key.name)
+    if not body.effects:
+        await fork.set_mode("plan")
+    forked = ServedConversation(served.host, fork)
+    await forked.resume({}, variation=variation, **body.settings.options())
+    return RerunAnswer(conversation_id=key.name, turn_id=tl.turn_id(turn), round=number)
+
+
+def _variation(harness: Harness[object], body: RerunBody, *, may_name_models: bool) -> Variation:
+    if not body.model:
+        return Variation(instructions=body.instructions)
+    roles = harness.model_roles
+    if body.model not in roles and not may_name_models:
+        raise forbidden(f"only models with a role run here: {', '.join(roles)}")
+    try:
+        models = harness.models_by_name(body.model)
+    except ModelError as error:  # the caller has named it, not the operator
+        raise RequestProblem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
+    return Variation(models=models, instructions=body.instructions)
+
+
+async def _find_start(served: ServedConversation, turn: int, number: int) -> int:
+    """Return the seq of the block that begins the request of a round."""
+    blocks = await served.host.log.read(served.key, types=["react.round.start"])
+    for block, start in _STARTS.among(blocks):
+        if (block.turn, block.round) == (turn, number) and start.model:
+            return block.seq
+    raise not_found(f"request of round {number} in {tl.turn_id(turn)}")

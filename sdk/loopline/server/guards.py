@@ -20,7 +20,7 @@ from loopline.server.bundle_host import BundleHost
 from loopline.server.socket_io import SocketHost
 
 UNLOCK = "loopline.unlock"
-"""The key of the ASGI state for the function that removes the limits of a WebSocket connection."""
+"""The key of the ASGI state for the function that removes the limits of a WebSocket connection, if there are any."""
 POLICY_VIOLATION = 1008
 """The close code of RFC 6455 for a WebSocket that is refused."""
 UNREAD_BYTES = 64 * 1024
@@ -76,7 +76,8 @@ class RequestGuard:
             if problem is not None:
                 await send({"type": "websocket.close", "code": POLICY_VIOLATION})
                 return
-            entry = request_access.SocketEntry(_unlock_function(scope))
+            unlock: Callable[[], None] = scope.get("state", {}).get(UNLOCK, lambda: None)
+            entry = request_access.SocketEntry(unlock)
             self._sockets.enter(scope, entry)
             await self._app(scope, _FirstPackets(entry, receive, send).receive, send)
             return
@@ -185,11 +186,7 @@ class _Exchange:
             raise BodyRefused(problems.RequestProblem(HTTPStatus.REQUEST_TIMEOUT, text)) from None
 
     def _part_seconds(self) -> float:
-        """Return how long the server waits for the next part of the body.
-
-        Raises:
-            TimeoutError: the body is slower than `SLOWEST_BYTES` a second.
-        """
+        """Return how long the server waits for the next part of the body."""
         now = self._host.clock.elapsed()
         if self._reading_since is None:
             self._reading_since = now
@@ -302,12 +299,6 @@ def _packet_bytes(message: Message) -> int:
             return 0
 
 
-def _unlock_function(scope: Scope) -> Callable[[], None]:
-    """Return the function that removes the limits of the connection. It does nothing if the server set none."""
-    unlock: Callable[[], None] = scope.get("state", {}).get(UNLOCK, lambda: None)
-    return unlock
-
-
 def _body_length(scope: Scope, limit: int) -> int:
     """Return the length of the body by the headers; if they do not say it, more than the limit."""
     headers = Headers(scope=scope)
@@ -328,8 +319,7 @@ def _too_large(limit: int) -> problems.RequestProblem:
 
 
 def _first_header(headers: Headers, name: str) -> str:
-    """Return the first header of that name, or an empty text."""
-    return next(iter(headers.getlist(name)), "")
+    return headers.get(name, "")
 
 
 def _host_name(url: str) -> str:

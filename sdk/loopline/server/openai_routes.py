@@ -156,9 +156,6 @@ def _content(
     """Return the text and the files of the user's messages after the last answer.
 
     With `with_transcript`, the text begins with the earlier messages and the instructions.
-
-    Raises:
-        LooplineError: the messages have no text, or a file is not in a data URL.
     """
     roles = [message.role for message in messages]
     begin = max((at + 1 for at, role in enumerate(roles) if role == "assistant"), default=0)
@@ -223,26 +220,13 @@ class ReplyBody(SampledFields, _Part):
     tool_choice: Literal["auto", "none"] | None = None
     metadata: Annotated[dict[str, str], Field(max_length=50)] | None = None
 
-    def functions(self) -> Sequence[Function]:
-        """Return the functions of the request."""
-        return ()
-
-    def client_tools(self) -> list[ClientTool]:
-        """Return the tools that the client runs in the turn."""
-        functions = () if self.tool_choice == "none" else self.functions()
-        return [function.tool(function.name) for function in functions]
-
     def options(self) -> Limits:
         """Return the settings of the model that the client sent, as an option of the turn.
 
         Clients send a temperature also to models that refuse it, so what the model does not support is left out.
         """
-        values = self.sampled() | self._lengths()
+        values = self.sampled()
         return {"settings": ModelSettings(**values, unsupported="drop")} if values else {}
-
-    def _lengths(self) -> dict[str, Any]:
-        """Return the settings that have another name in this API."""
-        return {}
 
     @property
     def name(self) -> str:
@@ -259,13 +243,10 @@ class CompletionBody(ReplyBody):
     n: Annotated[int, Field(ge=1, le=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
 
-    def functions(self) -> Sequence[Function]:
-        """Return the functions of the request."""
-        return [tool.function for tool in self.tools or ()]
-
-    def _lengths(self) -> dict[str, Any]:
+    def sampled(self) -> dict[str, Any]:
+        """Return the settings that are set, by name; `max_completion_tokens` is the newer name of `max_tokens`."""
         limit = self.max_completion_tokens
-        return {} if limit is None else {"max_tokens": limit}
+        return super().sampled() | ({} if limit is None else {"max_tokens": limit})
 
 
 class ResponseConversation(_Part):
@@ -286,8 +267,7 @@ class ResponseBody(ReplyBody):
     input: (
         Annotated[str, Field(max_length=TEXT)]
         | Annotated[
-            list[InputMessage | InputReasoning | InputCall | CallOutput],
-            Field(max_length=MESSAGES),
+            list[InputMessage | InputReasoning | InputCall | CallOutput], Field(max_length=MESSAGES)
         ]
     )
     tools: Annotated[list[ResponseTool], Field(max_length=MAX_CLIENT_TOOLS)] | None = None
@@ -298,15 +278,12 @@ class ResponseBody(ReplyBody):
     max_output_tokens: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
     reasoning: ResponseReasoning | None = None
 
-    def functions(self) -> Sequence[Function]:
-        """Return the functions of the request."""
-        return self.tools or ()
-
-    def _lengths(self) -> dict[str, Any]:
-        limit = self.max_output_tokens
+    def sampled(self) -> dict[str, Any]:
+        """Return the settings that are set, by name; some of them have another name in this request."""
         effort = self.reasoning.effort if self.reasoning else None
-        values = {"max_tokens": limit, "reasoning_effort": effort}
-        return {name: value for name, value in values.items() if value is not None}
+        values = {"max_tokens": self.max_output_tokens, "reasoning_effort": effort}
+        named = {name: value for name, value in values.items() if value is not None}
+        return super().sampled() | named
 
     @property
     def name(self) -> str:
@@ -411,7 +388,7 @@ async def show_model(
 ) -> ModelAnswer:
     """Return a served bundle."""
     del caller
-    return ModelAnswer(id=_harness_id(host, model))
+    return ModelAnswer(id=host.harness(model).bundle.id)
 
 
 _STREAMED: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
@@ -434,7 +411,7 @@ async def complete_chat(
     """
     name = conversation_name or body.name or _called_from(body.messages)
     key = key_of(caller, name or _new_name(caller, idempotency_key))
-    served = await serve(host, key, _harness_id(host, body.model))
+    served = await serve(host, key, host.harness(body.model).bundle.id)
     return await _reply(served, body, idempotency_key, is_new=not name)
 
 
@@ -451,7 +428,7 @@ async def create_response(
     `conversation`, the header `Loopline-Conversation` or the metadata `conversation_id` names the conversation to continue;
     `previous_response_id` continues the conversation of that response, or a fork of it if the conversation has gone on.
     """
-    bundle_id = _harness_id(host, body.model)
+    bundle_id = host.harness(body.model).bundle.id
     if body.previous_response_id:
         served = await _continued(
             host, caller, body.previous_response_id, bundle_id, idempotency_key
@@ -480,7 +457,7 @@ async def _reply(
         head = events.ReplyHead(
             conversation=key.name,
             turn=request.turn,
-            model=body.model or host.harnesses[0].bundle.id,
+            model=host.harness(body.model).bundle.id,
             created=int(created.timestamp()),
             after=request.after,
             code=host.approvals.code_maker(key),
@@ -524,6 +501,19 @@ def _called_from(messages: Sequence[ChatMessage]) -> str:
     return next(filter(None, names), "")
 
 
+def _client_tools(body: CompletionBody | ResponseBody) -> list[ClientTool]:
+    """Return the tools that the client runs in the turn."""
+    if body.tool_choice == "none":
+        return []
+    functions: Sequence[Function]
+    match body:
+        case CompletionBody(tools=tools):
+            functions = [tool.function for tool in tools or ()]
+        case ResponseBody(tools=tools):
+            functions = tools or ()
+    return [function.tool(function.name) for function in functions]
+
+
 def _make_reply(
     head: events.ReplyHead, body: CompletionBody | ResponseBody
 ) -> events.ChatCompletion | events.ModelResponse:
@@ -534,11 +524,6 @@ def _make_reply(
             )
         case ResponseBody(previous_response_id=previous, metadata=metadata):
             return events.ModelResponse(head=head, previous=previous or "", metadata=metadata or {})
-
-
-def _harness_id(host: BundleHost, model: str) -> str:
-    """Return the id of the bundle for a model name; without a name, the id of the first bundle."""
-    return host.harness(model).bundle.id if model else host.harnesses[0].bundle.id
 
 
 def _new_name(caller: Principal, idempotency_key: str) -> str:
@@ -552,11 +537,7 @@ def _new_name(caller: Principal, idempotency_key: str) -> str:
 async def _continued(
     host: BundleHost, caller: Principal, response_id: str, bundle_id: str, idempotency_key: str
 ) -> ServedConversation:
-    """Return the conversation of a response; if a later turn has begun there, a fork that ends with the response.
-
-    Raises:
-        RequestProblem: the caller has no response with this id, 400.
-    """
+    """Return the conversation of a response; if a later turn has begun there, a fork that ends with the response."""
     name, _, turn = response_id.removeprefix(RESPONSE).rpartition("-")
     key = key_of(caller, name) if name else None
     if key is None or await host.log.find(key) is None or not turn_number(turn):
@@ -596,11 +577,7 @@ async def _submit(
     if answer is not None:
         return await served.send_answers({answer.call_id: answer.value}, answer.approvals)
     submission = await served.submit(
-        text,
-        attachments=files,
-        key=idempotency_key,
-        tools=body.client_tools(),
-        **body.options(),
+        text, attachments=files, key=idempotency_key, tools=_client_tools(body), **body.options()
     )
     return TurnRequest.of_message(submission)
 

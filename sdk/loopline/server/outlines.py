@@ -6,40 +6,23 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from loopline.timeline import (
-    Block,
-    BodyUnion,
-    Decision,
-    ProxiedCall,
-    ProxiedResult,
-    RoundStart,
-    RunChild,
-    Timeline,
-    ToolCalled,
-    ToolPending,
-    ToolResult,
-    ToolStarted,
-    Turn,
-    request_cost,
-    turn_id,
-)
-from loopline.timeline.prompt_blocks import RangeSummary
+from loopline import timeline as tl
 
 TITLE = 200
 """The most characters of a turn's title, which is the beginning of its message."""
 ShownBody = (
-    RoundStart
-    | Decision
-    | ToolCalled
-    | ToolStarted
-    | ToolPending
-    | ToolResult
-    | ProxiedCall
-    | ProxiedResult
-    | RunChild
-    | RangeSummary
+    tl.RoundStart
+    | tl.Decision
+    | tl.ToolCalled
+    | tl.ToolStarted
+    | tl.ToolPending
+    | tl.ToolResult
+    | tl.ProxiedCall
+    | tl.ProxiedResult
+    | tl.RunChild
+    | tl.RangeSummary
 )
-_SHOWN = BodyUnion[ShownBody](ShownBody)
+_SHOWN = tl.BodyUnion[ShownBody](ShownBody)
 
 
 class OutlineCall(BaseModel):
@@ -113,54 +96,56 @@ class OutlineAnswer(BaseModel):
 class _TurnOutline:
     """The rounds and the costs of a turn, from its blocks in order."""
 
-    def __init__(self, first: Block) -> None:
+    def __init__(self, first: tl.Block) -> None:
         self.first = first
         self.last = first
         self.rounds: list[OutlineRound] = []
         self.cost: float | None = None
         self._calls: dict[str, OutlineCall] = {}
 
-    def take(self, block: Block) -> None:
+    def take(self, block: tl.Block) -> None:
         """Take one more block."""
         self.last = block
-        spent = request_cost(block)
+        spent = tl.request_cost(block)
         if spent is not None and spent.cost is not None:
             self.cost = (self.cost or 0.0) + spent.cost
         if _SHOWN.has(block.body):
             self._show(block, block.body)
 
-    def _show(self, block: Block, body: ShownBody) -> None:
+    def _show(self, block: tl.Block, body: ShownBody) -> None:
         now = _milliseconds(block)
         match body:
-            case RoundStart() | Decision() | RangeSummary():
+            case tl.RoundStart() | tl.Decision() | tl.RangeSummary():
                 self._show_round(block, body)
-            case ToolCalled() | ProxiedCall():
+            case tl.ToolCalled() | tl.ProxiedCall():
                 self._call(block, body)
-            case ToolStarted(call_id=call_id):
+            case tl.ToolStarted(call_id=call_id):
                 self._change(call_id, started=now)
-            case ToolPending(call_id=call_id):
+            case tl.ToolPending(call_id=call_id):
                 self._change(call_id, status="waits")
             case (
-                ToolResult(call_id=call_id, status=status)
-                | ProxiedResult(call_id=call_id, status=status)
+                tl.ToolResult(call_id=call_id, status=status)
+                | tl.ProxiedResult(call_id=call_id, status=status)
             ):
                 self._change(call_id, status=status, ended=now)
                 if self.rounds:
                     self.rounds[-1].ended = max(self.rounds[-1].ended, now)
-            case RunChild(call_id=call_id, conversation=child, agent=agent):
+            case tl.RunChild(call_id=call_id, conversation=child, agent=agent):
                 self._change(call_id, child=child, agent=agent)
 
-    def _show_round(self, block: Block, body: RoundStart | Decision | RangeSummary) -> None:
+    def _show_round(
+        self, block: tl.Block, body: tl.RoundStart | tl.Decision | tl.RangeSummary
+    ) -> None:
         match body:
-            case RoundStart():
+            case tl.RoundStart():
                 self.rounds.append(_begin_round(block, body))
-            case Decision():
+            case tl.Decision():
                 self._reply(_milliseconds(block), body)
-            case RangeSummary():
+            case tl.RangeSummary():
                 if self.rounds:
                     self.rounds[-1].summarized = True
 
-    def _reply(self, now: int, body: Decision) -> None:
+    def _reply(self, now: int, body: tl.Decision) -> None:
         if not self.rounds:
             return
         current = self.rounds[-1]
@@ -175,11 +160,11 @@ class _TurnOutline:
         current.cache_write_tokens = body.usage.cache_write_tokens
         current.cost = body.cost
 
-    def _call(self, block: Block, body: ToolCalled | ProxiedCall) -> None:
+    def _call(self, block: tl.Block, body: tl.ToolCalled | tl.ProxiedCall) -> None:
         call = OutlineCall(
             call_id=body.call_id, tool=body.tool, seq=block.seq, called=_milliseconds(block)
         )
-        if isinstance(body, ProxiedCall):
+        if isinstance(body, tl.ProxiedCall):
             call.parent = body.parent
         self._calls[body.call_id] = call
         if self.rounds:
@@ -192,7 +177,7 @@ class _TurnOutline:
                 setattr(call, name, value)
 
 
-def outline(timeline: Timeline, first: int, count: int) -> OutlineAnswer:
+def outline(timeline: tl.Timeline, first: int, count: int) -> OutlineAnswer:
     """Return the outline of `count` turns from the turn `first` on, from all blocks of a conversation."""
     outlines: dict[int, _TurnOutline] = {}
     for block in timeline.blocks:
@@ -209,11 +194,11 @@ def outline(timeline: Timeline, first: int, count: int) -> OutlineAnswer:
     )
 
 
-def _turn(number: int, state: Turn, item: _TurnOutline) -> OutlineTurn:
+def _turn(number: int, state: tl.Turn, item: _TurnOutline) -> OutlineTurn:
     header = state.header
     usage = state.usage
     return OutlineTurn(
-        turn_id=turn_id(number),
+        turn_id=tl.turn_id(number),
         seq=item.first.seq,
         last_seq=item.last.seq,
         title=_title(state),
@@ -231,7 +216,7 @@ def _turn(number: int, state: Turn, item: _TurnOutline) -> OutlineTurn:
     )
 
 
-def _begin_round(block: Block, body: RoundStart) -> OutlineRound:
+def _begin_round(block: tl.Block, body: tl.RoundStart) -> OutlineRound:
     now = _milliseconds(block)
     return OutlineRound(
         round=block.round,
@@ -247,7 +232,7 @@ def _begin_round(block: Block, body: RoundStart) -> OutlineRound:
     )
 
 
-def _state(state: Turn) -> str:
+def _state(state: tl.Turn) -> str:
     if state.exit is not None:
         return state.exit.reason
     unfinished: Literal["paused", "running", "waiting"] = "running"
@@ -258,11 +243,11 @@ def _state(state: Turn) -> str:
     return unfinished
 
 
-def _title(state: Turn) -> str:
+def _title(state: tl.Turn) -> str:
     body = state.prompt.body if state.prompt else None
     text = getattr(body, "text", "")
     return " ".join(text[: 2 * TITLE].split())[:TITLE]
 
 
-def _milliseconds(block: Block) -> int:
+def _milliseconds(block: tl.Block) -> int:
     return round(block.ts.timestamp() * 1000)

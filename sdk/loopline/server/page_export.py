@@ -13,15 +13,17 @@ from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from html import escape
 
+from pydantic import BaseModel
+
 from loopline.harness import redactor_of
-from loopline.models import Json, JsonObject, dumps
-from loopline.redaction.redaction import Redactor, redact_json
+from loopline.models import Json, dumps
+from loopline.redaction.redaction import Redactor, redact_json, redact_text
 from loopline.server.block_rows import read_rows
 from loopline.server.outlines import outline
 from loopline.server.page_files import FOLDER
 from loopline.server.problems import not_found
 from loopline.server.shown_prompts import show_prompts
-from loopline.timeline import ConversationKey, Timeline, TimelineLog, iso_time
+from loopline.timeline import ConversationKey, ConversationSummary, Timeline, TimelineLog, iso_time
 
 ROWS = 500
 """The blocks of one part."""
@@ -30,6 +32,40 @@ CHARACTERS = 200_000
 PROMPTS = 20
 """The requests of one part. Their messages are in parts of their own, each message once."""
 MESSAGES = 200
+
+
+class StoredConversation(BaseModel):
+    """A conversation of the store. `open` says that its last turn may not have ended."""
+
+    tenant: str
+    project: str
+    user: str
+    conversation: str
+    title: str
+    started_at: str
+    last_activity_at: str
+    turns: int
+    head: int
+    inherited: int
+    open: bool
+
+
+def stored_conversation(summary: ConversationSummary, *, is_open: bool) -> StoredConversation:
+    """Return the row of a conversation."""
+    key = summary.conversation
+    return StoredConversation(
+        tenant=key.tenant,
+        project=key.project,
+        user=key.user,
+        conversation=key.name,
+        title=summary.title,
+        started_at=iso_time(summary.started_at),
+        last_activity_at=iso_time(summary.last_activity_at),
+        turns=summary.turns,
+        head=summary.head,
+        inherited=summary.inherited,
+        open=is_open,
+    )
 
 
 async def export_page(
@@ -51,34 +87,25 @@ async def export_page(
         page = await read_rows(log, key, after, ROWS, CHARACTERS)
         rows += [row.model_dump(mode="json") for row in page]
     timeline = Timeline(await log.read(key))
-    item: JsonObject = {
-        "tenant": key.tenant,
-        "project": key.project,
-        "user": key.user,
-        "conversation": key.name,
-        "title": summary.title,
-        "started_at": iso_time(summary.started_at),
-        "last_activity_at": iso_time(summary.last_activity_at),
-        "turns": summary.turns,
-        "head": summary.head,
-        "inherited": summary.inherited,
-        "open": False,
-    }
+    item = stored_conversation(summary, is_open=False)
     return await asyncio.to_thread(_html, item, rows, timeline, redactor)
 
 
-def _html(item: JsonObject, rows: list[Json], timeline: Timeline, redactor: Redactor | None) -> str:
+def _html(
+    item: StoredConversation, rows: list[Json], timeline: Timeline, redactor: Redactor | None
+) -> str:
     parts: dict[str, Json] = {
-        "conversation": item,
+        "conversation": item.model_dump(),
         "outline": outline(timeline, 1, 2**31).model_dump(mode="json"),
         **{f"rows-{at // ROWS}": rows[at : at + ROWS] for at in range(0, len(rows), ROWS)},
         **dict(_prompt_parts(timeline)),
     }
+    title = item.title or item.conversation
     if redactor is not None:
+        title = redact_text(redactor, title)
         parts = {name: redact_json(redactor, value) for name, value in parts.items()}
     script = _inline((FOLDER / "index.js").read_text(encoding="utf-8"))
     style = (FOLDER / "index.css").read_text(encoding="utf-8")
-    name = _page_title(parts["conversation"])
     policy = (
         f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; "
         "img-src blob:; base-uri 'none'; form-action 'none'; "
@@ -93,7 +120,7 @@ def _html(item: JsonObject, rows: list[Json], timeline: Timeline, redactor: Reda
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<meta name="color-scheme" content="light dark">',
             '<meta name="referrer" content="no-referrer">',
-            f"<title>{escape(name)}</title>",
+            f"<title>{escape(title)}</title>",
             f"<style>{style}</style>",
             '<div id="page"></div>',
             *(_part(name, value) for name, value in parts.items()),
@@ -101,16 +128,6 @@ def _html(item: JsonObject, rows: list[Json], timeline: Timeline, redactor: Reda
             "</html>",
         ]
     )
-
-
-def _page_title(item: Json) -> str:
-    match item:
-        case {"title": str(title)} if title:
-            return title
-        case {"conversation": str(name)}:
-            return name
-        case _:
-            return ""
 
 
 def _inline(script: str) -> str:

@@ -101,11 +101,7 @@ async def _configuration(login: PageLogin) -> JsonObject:
 
 
 def _endpoint(configuration: JsonObject, name: str) -> str:
-    """Return the URL of an endpoint of the provider.
-
-    Raises:
-        Unauthenticated: the provider does not name it, or its URL is neither https nor of this machine.
-    """
+    """Return the URL of an endpoint of the provider."""
     url = configuration.get(name)
     parts = urlsplit(url) if isinstance(url, str) else None
     if parts is None or not (parts.scheme == "https" or is_loopback(parts.hostname or "")):
@@ -114,11 +110,6 @@ def _endpoint(configuration: JsonObject, name: str) -> str:
 
 
 async def _fetch_tokens(login: PageLogin, form: Mapping[str, str]) -> Json:
-    """Send the form to the provider, and return its answer.
-
-    Raises:
-        Unauthenticated: the provider refuses the code, or cannot be reached.
-    """
     auth = httpx2.BasicAuth(login.client_id, login.secret) if login.secret else None
     try:
         url = _endpoint(await _configuration(login), "token_endpoint")

@@ -9,32 +9,15 @@ from fastapi import APIRouter, Query
 from fastapi.responses import Response
 from pydantic import AwareDatetime, BaseModel, JsonValue
 
-from loopline.server import (
-    block_rows,
-    forks,
-    outlines,
-    page_export,
-    reruns,
-    shown_prompts,
-    turn_work,
-)
+from loopline import timeline as tl
+from loopline.server import block_rows, forks, outlines, page_export, shown_prompts, turn_work
 from loopline.server.access import CallerDep, HostDep, OwnDep, ReadKeyDep, SummaryDep
 from loopline.server.principals import APPROVER
 from loopline.server.problems import not_found
-from loopline.timeline import (
-    BodyUnion,
-    ConversationSummary,
-    FileAdded,
-    UserAttachment,
-    attachments,
-    iso_time,
-    turn_number,
-    workspace,
-)
 
 router: APIRouter = APIRouter(tags=["page"])
 RedactedKind = Literal["secret", "email", "card", "phone", "ssn", "iban", "ip"]
-_FILES = BodyUnion[UserAttachment | FileAdded](UserAttachment | FileAdded)
+_FILES = tl.BodyUnion[tl.UserAttachment | tl.FileAdded](tl.UserAttachment | tl.FileAdded)
 _DOWNLOAD = {
     "Content-Type": "application/octet-stream",
     "Content-Disposition": "attachment",
@@ -52,22 +35,6 @@ CHARACTERS = 4_000
 MOST_CHARACTERS = 64 * 1024 * 1024
 
 
-class StoredConversation(BaseModel):
-    """A conversation of the store. `open` says that its last turn may not have ended."""
-
-    tenant: str
-    project: str
-    user: str
-    conversation: str
-    title: str
-    started_at: str
-    last_activity_at: str
-    turns: int
-    head: int
-    inherited: int
-    open: bool
-
-
 class StoredAnswer(BaseModel):
     """Conversations that the caller may read, the last active first. `writable` says that messages can be sent.
 
@@ -81,7 +48,7 @@ class StoredAnswer(BaseModel):
     project: str
     user: str
     total: int
-    items: list[StoredConversation]
+    items: list[page_export.StoredConversation]
 
 
 class RowsAnswer(BaseModel):
@@ -116,24 +83,10 @@ async def list_stored(
         project=caller.project,
         user=caller.user,
         total=len(summaries),
-        items=[_stored(summary, unfinished) for summary in summaries[:limit]],
-    )
-
-
-def _stored(summary: ConversationSummary, unfinished: set[str]) -> StoredConversation:
-    key = summary.conversation
-    return StoredConversation(
-        tenant=key.tenant,
-        project=key.project,
-        user=key.user,
-        conversation=key.name,
-        title=summary.title,
-        started_at=iso_time(summary.started_at),
-        last_activity_at=iso_time(summary.last_activity_at),
-        turns=summary.turns,
-        head=summary.head,
-        inherited=summary.inherited,
-        open=summary.uid in unfinished,
+        items=[
+            page_export.stored_conversation(summary, is_open=summary.uid in unfinished)
+            for summary in summaries[:limit]
+        ],
     )
 
 
@@ -174,11 +127,11 @@ async def read_file(
     blocks = await host.log.read(key, after=seq - 1, limit=1)
     for _block, body in _FILES.among(blocks):
         match body:
-            case UserAttachment():
-                return Response(attachments.content(body), headers=_DOWNLOAD)
-            case FileAdded(visibility="external"):
-                return Response(workspace.file_bytes(body), headers=_DOWNLOAD)
-            case FileAdded():
+            case tl.UserAttachment():
+                return Response(tl.attachments.content(body), headers=_DOWNLOAD)
+            case tl.FileAdded(visibility="external"):
+                return Response(tl.workspace.file_bytes(body), headers=_DOWNLOAD)
+            case tl.FileAdded():
                 pass
     raise not_found(f"file in block {seq}")
 
@@ -197,7 +150,7 @@ async def read_prompt(
     """
     async with host.timelines.open(host.log, summary) as timeline:
         return await asyncio.to_thread(
-            shown_prompts.show_prompt, timeline, turn_number(turn), number, seq
+            shown_prompts.show_prompt, timeline, tl.turn_number(turn), number, seq
         )
 
 
@@ -212,16 +165,16 @@ async def read_last_prompt(
 
 @router.post(f"{_HERE}/turns/{{turn}}/rounds/{{number}}/rerun", status_code=202)
 async def rerun(
-    served: OwnDep, caller: CallerDep, turn: str, number: int, body: reruns.RerunBody
-) -> reruns.RerunAnswer:
+    served: OwnDep, caller: CallerDep, turn: str, number: int, body: forks.RerunBody
+) -> forks.RerunAnswer:
     """Run a round again in a fork, with another model, other settings or other instructions. The fork continues the turn.
 
     A privileged caller may name any model, and so may all callers of a server without authentication; other callers name a
     role of the bundle, such as `small`.
     """
     may_name_models = served.host.is_local or caller.is_privileged
-    return await reruns.rerun_round(
-        served, turn_number(turn), number, body, may_name_models=may_name_models
+    return await forks.rerun_round(
+        served, tl.turn_number(turn), number, body, may_name_models=may_name_models
     )
 
 

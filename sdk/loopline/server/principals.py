@@ -252,11 +252,7 @@ def revoke_key(path: Path, key_id: str) -> bool:
 
 
 def _rewrite(path: Path, change: Callable[[Sequence[StoredKey]], Sequence[StoredKey]]) -> None:
-    """Replace the keys of the file by `change(keys)`. Only the owner can read the new file. Processes wait for each other.
-
-    Raises:
-        LooplineError: the file cannot be read or written.
-    """
+    """Replace the keys of the file by `change(keys)`. Only the owner can read the new file. Processes wait for each other."""
     new = path.with_name(f".{path.name}.new")
     try:
         with path.with_name(f".{path.name}.lock").open("a") as lock:

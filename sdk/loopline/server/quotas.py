@@ -5,14 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import defaultdict
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Callable,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields
 from datetime import UTC, date, datetime, time, timedelta
@@ -141,10 +134,10 @@ class _Bill:
             if block.type == _IMPORTED:
                 self.tokens, self.cost = 0, 0.0
             elif block.ts >= since and (request := timeline.request_cost(block)) is not None:
-                self.tokens += _tokens(request.usage)
+                self.tokens += request.usage.total_tokens
                 self.cost += request.cost or 0.0
                 if isinstance(body, timeline.Decision | timeline.RunChild):
-                    self.tokens += _tokens(body.estimated)
+                    self.tokens += body.estimated.total_tokens
 
 
 @dataclass(slots=True, eq=False)
@@ -284,12 +277,7 @@ class QuotaGate:
         key: timeline.ConversationKey,
         turns: Mapping[timeline.ConversationKey, int],
     ) -> None:
-        """Refuse a turn for which the limit has no room beside the running ones; `turns` are their numbers by conversation.
-
-        Raises:
-            RequestProblem: there is no room, 429. It says when to try again: soon if running turns reserve the room, else
-                at midnight in UTC.
-        """
+        """Refuse a turn for which the limit has no room beside the running ones; `turns` are their numbers by conversation."""
         used = self._usage(limit, key)
         running = sum(count for other, count in turns.items() if limit.covers(key, other))
         left = limit.most - used
@@ -395,7 +383,3 @@ class RequestReservation:
 
     def estimate(self, usage: Usage, cost: float) -> None:
         """Ignore the estimate, because estimated usage is settled like reported usage."""
-
-
-def _tokens(usage: Usage) -> int:
-    return usage.input_tokens + usage.output_tokens

@@ -19,14 +19,7 @@ from pydantic import BaseModel
 
 from loopline.errors import LooplineError, RefError
 from loopline.reader import Item, Reading
-from loopline.refs import (
-    ConversationRef,
-    FileRef,
-    HostedRef,
-    SourcesRef,
-    parse,
-    replace_span,
-)
+from loopline.refs import ConversationRef, FileRef, HostedRef, SourcesRef, parse, replace_span
 from loopline.server.access import CallerDep, HostDep
 from loopline.server.bodies import ResourceBody
 from loopline.server.bundle_host import PATH as FILES
@@ -155,11 +148,6 @@ def _disposition(kind: str, resource: _Resource) -> str:
 
 
 def _parse_name(rn: str) -> HostedRef:
-    """Parse a resource name.
-
-    Raises:
-        LooplineError: the text is not a resource name.
-    """
     name = parse(rn)
     if not isinstance(name, HostedRef):
         raise LooplineError("a resource name begins with ef:")
@@ -172,11 +160,6 @@ def _may_read(caller: Principal, name: HostedRef) -> bool:
 
 
 async def _find(host: BundleHost, name: HostedRef) -> _Resource:
-    """Read the resource of a name.
-
-    Raises:
-        RequestProblem: the resource does not exist, or is not for users, 404.
-    """
     key = ConversationKey(
         name=name.conversation, user=name.user_id, tenant=name.tenant, project=name.project
     )

@@ -30,10 +30,7 @@ from loopline.server.event_streams import EarlyEvents, conversation_events, star
 from loopline.server.open_tokens import OpenStream
 from loopline.server.principals import Principal, Unauthenticated
 from loopline.server.problems import problem_of, response_to, unavailable
-from loopline.server.request_access import (
-    FIRST_PACKET_SECONDS,
-    SocketEntry,
-)
+from loopline.server.request_access import FIRST_PACKET_SECONDS, SocketEntry
 from loopline.server.turn_requests import ServedConversation, serve
 from loopline.timeline import ClientTool, ConversationKey, iso_time, open_timeline, turn_id
 from loopline.tools import MAX_CLIENT_TOOLS
@@ -149,11 +146,6 @@ _TOOLS = TypeAdapter[list[ClientToolBody]](
 
 
 def _client_tools(submission: JsonObject) -> list[ClientTool]:
-    """Return the tools of a submission that the client runs.
-
-    Raises:
-        LooplineError: the field `tools` is not a list of tools.
-    """
     match submission:
         case {"tools": written}:
             pass
@@ -329,12 +321,6 @@ class SocketHost:
         count: int = 0 if queue is None else queue.qsize()
         return count
 
-    async def _wait_until_read(self, sid: str) -> None:
-        """Wait until the client has read every packet, or the socket has ended."""
-        queue = self._queue(sid)
-        if queue is not None:
-            await queue.join()
-
     def _queue(self, sid: str) -> Any:
         """Return the queue of the packets that the client has not read, or None if the socket has ended."""
         connection = self._server.manager.eio_sid_from_sid(sid, "/") or ""
@@ -500,11 +486,6 @@ class SocketHost:
         return {"conversation_id": key.name, **status}
 
     async def _existing_conversation(self, principal: Principal, data: Json) -> ServedConversation:
-        """Return the existing conversation that the data names.
-
-        Raises:
-            LooplineError: the conversation does not exist.
-        """
         key = key_of(principal, text_of(data, "conversation_id"))
         if await self._host.log.find(key) is None:
             raise LooplineError(f"there is no conversation {key.name!r} here")
@@ -550,7 +531,7 @@ class SocketHost:
                     for record in encoder.take(event):
                         if not record.id or position(record.id) > after:
                             if self.unread_packets(sid) >= QUEUED_PACKETS:
-                                await self._wait_until_read(sid)
+                                await self._queue(sid).join()
                             await self._server.emit(record.event, _envelope(record), to=sid)
 
 

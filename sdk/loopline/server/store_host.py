@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 from http import HTTPStatus
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 from loopline.clock import Clock
-from loopline.conversations import Conversation
 from loopline.harness import Harness
 from loopline.reader import ConversationReader
 from loopline.server.bundle_host import BundleHost
@@ -39,9 +38,7 @@ class StoreHost(BundleHost):
     """A host without bundles over a store, of which it changes nothing."""
 
     def __init__(self, store: ReadableStore, settings: ServerSettings, *, clock: Clock) -> None:
-        super().__init__(
-            (), settings, auth=None, store=None, model=None, properties=None, clock=clock
-        )
+        super().__init__((), settings, clock=clock)
         self._reading = store
         self._opened: AsyncExitStack | None = None
 
@@ -86,35 +83,13 @@ class StoreHost(BundleHost):
         )
 
     def harness(self, bundle_id: str) -> Harness[Any]:
-        """Refuse, because there is no bundle.
-
-        Raises:
-            RequestProblem: always, 409.
-        """
-        del bundle_id
-        _refuse()
-
-    async def harness_of(self, key: ConversationKey, bundle_id: str = "") -> Harness[Any]:
-        """Refuse, because there is no bundle.
-
-        Raises:
-            RequestProblem: always, 409.
-        """
-        del key, bundle_id
-        _refuse()
-
-    async def conversation(self, key: ConversationKey, bundle_id: str = "") -> Conversation[Any]:
         """Refuse, because there is no bundle that could run a turn.
 
         Raises:
             RequestProblem: always, 409.
         """
-        del key, bundle_id
-        _refuse()
-
-
-def _refuse() -> NoReturn:
-    raise RequestProblem(
-        HTTPStatus.CONFLICT,
-        "this server only shows a store: to send messages, start it with a bundle (loopline web BUNDLE)",
-    )
+        del bundle_id
+        raise RequestProblem(
+            HTTPStatus.CONFLICT,
+            "this server only shows a store: to send messages, start it with a bundle (loopline web BUNDLE)",
+        )

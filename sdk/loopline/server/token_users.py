@@ -98,11 +98,6 @@ class TokenUsers:
         )
 
     async def _claims(self, token: str) -> JsonObject:
-        """Verify a token and return its claims.
-
-        Raises:
-            Unauthenticated: the token is wrong or expired, or the issuer's keys cannot be fetched.
-        """
         if len(token) > TOKEN_CHARACTERS:
             raise Unauthenticated("the token is too long")
         try:
@@ -150,11 +145,6 @@ class TokenUsers:
         return self._keys[key_id]
 
     async def _fetch_keys(self) -> None:
-        """Replace the cached keys.
-
-        Raises:
-            Unauthenticated: the keys cannot be fetched.
-        """
         try:
             async with httpx2.AsyncClient(timeout=FETCH_SECONDS, follow_redirects=False) as client:
                 url = self._jwks_url or await self._discover_url(client)
@@ -243,11 +233,7 @@ def _verifies(key: Json) -> bool:
 
 
 def _name(claims: JsonObject, claim: str) -> str:
-    """Return the value of a claim, which is the name of a tenant, project or user.
-
-    Raises:
-        Unauthenticated: the claim is missing or its value cannot be a name, or has control characters.
-    """
+    """Return the value of a claim, which is the name of a tenant, project or user."""
     value = claims.get(claim)
     if not isinstance(value, str) or not value.isprintable():
         raise Unauthenticated(f"the token has no claim {claim!r} with a name")

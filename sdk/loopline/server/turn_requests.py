@@ -27,31 +27,19 @@ class TurnRequest:
     """A message or answers that were sent to a turn.
 
     `after` is the seq after which the turn's new events are. `submission` is None if the answers went to calls of a turn
-    that was running already.
+    that was running already; then `is_first` is False if a call had got another answer before.
     """
 
     turn: int
     after: int
     submission: Submission | None = None
+    is_first: bool = True
 
     @classmethod
     def of_message(cls, submission: Submission) -> Self:
         """Return the request of a message that was sent. Its own block is the first of its events."""
         receipt = submission.receipt
         return cls(turn=receipt.turn, after=receipt.seq - 1, submission=submission)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnsweredCalls:
-    """Calls of the running turn that were answered.
-
-    `asked_at` is the seq of the newest block with one of their questions. `is_first` is False if a call had got another
-    answer before.
-    """
-
-    turn: int
-    asked_at: int
-    is_first: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +78,7 @@ class ServedConversation:
             raise LooplineError(f"a message may have {FILES} files, not {len(attachments)}")
         async with self.host.turn_slot(self.key, key):
             submission = await self.conversation.submit(
-                text,
-                attachments=attachments,
-                when_busy=when_busy,
-                key=key,
-                tools=tools,
-                **limits,
+                text, attachments=attachments, when_busy=when_busy, key=key, tools=tools, **limits
             )
             self.host.watch(self.key, submission, webhook)
         self.host.audit("message", self.key, seq=submission.receipt.seq)
@@ -147,14 +130,14 @@ class ServedConversation:
         """
         answered = await self.answer_open_calls(values, approvals)
         if answered is not None:
-            return TurnRequest(turn=answered.turn, after=answered.asked_at)
+            return answered
         submission = await self.resume(values)
         receipt = submission.receipt
         return TurnRequest(turn=receipt.turn, after=receipt.seq, submission=submission)
 
     async def answer_open_calls(
         self, values: Mapping[str, Json], approvals: Mapping[str, str], *, by: str = ""
-    ) -> AnsweredCalls | None:
+    ) -> TurnRequest | None:
         """Check the signed approvals, and answer calls of the running turn that stay open, in any process.
 
         `by` is the user who answers, empty for the user of the conversation. Return None if no value is for such a call.
@@ -182,9 +165,9 @@ class ServedConversation:
             await interrupts.answer(call_id, value, by=by) for call_id, value in values.items()
         ]
         self._audit_answer(values, by)
-        return AnsweredCalls(
+        return TurnRequest(
             turn=blocks[0].turn,
-            asked_at=max(block.seq for block in blocks),
+            after=max(block.seq for block in blocks),
             is_first=all(are_first),
         )
 

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, JsonValue
 
-from loopline.harness import (
-    OpenTurn,
-    TurnState,
-    open_turns,
-    waiting_approvals,
-)
+from loopline.harness import OpenTurn, TurnState, open_turns, waiting_approvals
 from loopline.server.bundle_host import BundleHost
 from loopline.timeline import iso_time
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import Response, StreamingResponse
@@ -58,14 +58,13 @@ class UiMessage(BaseModel):
                     "toolCallId": str(call_id),
                     "approval": {"approved": bool(approved), **others},
                 }:
-                    answers[call_id] = approved or deny(str(others.get("reason") or ""))
+                    answers[call_id] = approved or deny(_text(others, "reason"))
                 case {"state": "output-available", "toolCallId": str(call_id), "output": output}:
                     answers[call_id] = output
                 case {"state": "output-available", "toolCallId": str(call_id)}:
                     answers[call_id] = None  # the output of a function without a value has no key
                 case {"state": "output-error", "toolCallId": str(call_id), **others}:
-                    reason = str(others.get("errorText") or "")
-                    answers[call_id] = decline(waiting.get(call_id), reason)
+                    answers[call_id] = decline(waiting.get(call_id), _text(others, "errorText"))
                 case _:
                     pass
         return answers
@@ -257,12 +256,17 @@ async def _answers(served: ServedConversation, message: UiMessage) -> Mapping[st
     return answers
 
 
+def _text(fields: Mapping[Any, object], name: str) -> str:
+    """Return a field as a text, which is empty if the field is missing or null."""
+    return str(fields.get(name) or "")
+
+
 def _file(number: int, part: Mapping[str, JsonValue]) -> Attachment:
     """Decode a file. Without a `filename` it is named after its number in the message.
 
     Raises:
         LooplineError: the part does not have a data URL in base64.
     """
-    name = str(part.get("filename") or f"file-{number}")
-    data = decode_file(name, str(part.get("url") or "")).data
+    name = _text(part, "filename") or f"file-{number}"
+    data = decode_file(name, _text(part, "url")).data
     return Attachment(name, data)  # the bytes say the type
