@@ -4,35 +4,25 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from loopline.clock import SystemClock
 from loopline.errors import StoreError
 from loopline.store import SqlLog
 from loopline.store.blobs import LARGE_BYTES, FileBlobs
 from loopline.timeline import NEW_TURN, ConversationKey, Entry, ToolResult, UserPrompt
 from tests.crashes.processes import HERE, THERE, prompt, url
+from tests.support.clocks import ClockAhead
 
 LARGE = prompt("é" * 30_000)
 OTHER = prompt("ü" * 30_000)
 
 
-class LaterClock(SystemClock):
-    """The machine's clock, some days on."""
-
-    def __init__(self) -> None:
-        self.days = 0
-
-    def now(self) -> datetime:
-        return super().now() + timedelta(days=self.days)
-
-
 @pytest.fixture
-def clock() -> LaterClock:
-    return LaterClock()
+def clock() -> ClockAhead:
+    return ClockAhead()
 
 
 @pytest.fixture
@@ -40,7 +30,7 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "talk.db"
 
 
-async def opened(store: Path, clock: LaterClock | None = None) -> SqlLog:
+async def opened(store: Path, clock: ClockAhead | None = None) -> SqlLog:
     return await SqlLog.open(url(store), blobs=FileBlobs.for_store(store, clock), clock=clock)
 
 
@@ -114,7 +104,7 @@ async def test_without_its_blobs_a_store_says_so(store: Path) -> None:
 
 
 async def test_only_what_no_row_names_is_collected_after_a_day(
-    store: Path, clock: LaterClock
+    store: Path, clock: ClockAhead
 ) -> None:
     orphan = FileBlobs.for_store(store, clock)
     async with await opened(store, clock) as log:
@@ -122,7 +112,7 @@ async def test_only_what_no_row_names_is_collected_after_a_day(
         (file,) = files(store)
         orphan.put(b"nobody's")
         assert await log.collect() == 0
-        clock.days = 2
+        clock.ahead = timedelta(days=2)
         orphan.put(b"nobody's yet")
         assert await log.collect() == 1
         assert len(files(store)) == 2
@@ -131,13 +121,13 @@ async def test_only_what_no_row_names_is_collected_after_a_day(
 
 
 async def test_an_old_orphan_that_is_said_again_is_not_collected(
-    store: Path, clock: LaterClock
+    store: Path, clock: ClockAhead
 ) -> None:
     async with await opened(store, clock) as log:
         with pytest.raises(StoreError):
             await log.append(HERE, [Entry(body=LARGE.body, turn=NEW_TURN)], seen=0, term=9)
         assert len(files(store)) == 1
-        clock.days = 2
+        clock.ahead = timedelta(days=2)
         await log.append(HERE, [LARGE], seen=0)
         assert await log.collect() == 0
         assert [block.body for block in await log.read(HERE)] == [LARGE.body]

@@ -15,6 +15,7 @@ from loopline.conversations import Receipt
 from loopline.store import SqlLog
 from loopline.timeline import Entry, RoundStart, Timeline, UserRecalled
 from tests.crashes.processes import HERE, prompt, url
+from tests.support.round_starts import round_start
 
 pytestmark = pytest.mark.campaign
 
@@ -26,18 +27,7 @@ MOST_SECONDS = 0.002
 
 
 def taking(seq: int) -> Entry:
-    start = RoundStart(
-        saw=seq,
-        takes=(seq,),
-        epoch=1,
-        opened_by="",
-        model="m",
-        protocol="native",
-        renderer=1,
-        system_sha256="",
-        tools_sha256="",
-        stable_sha256="",
-    )
+    start = round_start(saw=seq, takes=(seq,))
     return Entry(body=start, turn=1)
 
 

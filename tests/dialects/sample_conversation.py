@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from loopline import timeline
 from loopline.events import Delta, Event
 from loopline.models import Usage
+from tests.support.round_starts import round_start
 
 Told = timeline.Body | Delta
 """What happens: a body that is recorded, or a delta."""
@@ -31,37 +32,11 @@ def reset(channel: str = "answer") -> Delta:
 
 
 def begun(*takes: int, limit: int = 5) -> timeline.RoundStart:
-    return timeline.RoundStart(
-        saw=0,
-        takes=takes,
-        epoch=1,
-        opened_by="",
-        model="m",
-        protocol="native",
-        renderer=1,
-        system_sha256="",
-        tools_sha256="",
-        stable_sha256="",
-        limit=limit,
-    )
+    return round_start(saw=0, takes=takes, limit=limit)
 
 
 def answer_begun() -> timeline.RoundStart:
-    return timeline.RoundStart(
-        saw=0,
-        takes=(),
-        epoch=1,
-        opened_by="",
-        model="m",
-        protocol="native",
-        renderer=1,
-        system_sha256="",
-        tools_sha256="",
-        stable_sha256="",
-        limit=5,
-        purpose="answer",
-        shows="trace",
-    )
+    return round_start(saw=0, limit=5, purpose="answer", shows="trace")
 
 
 def decided(stop_reason: str, usage: Usage, calls: int = 0) -> timeline.Decision:

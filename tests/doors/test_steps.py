@@ -19,6 +19,7 @@ from loopline.timeline import (
     ToolResult,
     plan,
 )
+from tests.support.round_starts import round_start
 
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 STEPS = plan.new(Plans(), "p1", ["look", "answer"], Moment(BEGINNING, "turn_1"))[0]
@@ -31,18 +32,7 @@ def acknowledged(notes: str) -> Plan:
 
 
 def start() -> RoundStart:
-    return RoundStart(
-        saw=1,
-        takes=(),
-        epoch=1,
-        opened_by="",
-        model="scripted",
-        protocol="native",
-        renderer=1,
-        system_sha256="",
-        tools_sha256="",
-        stable_sha256="",
-    )
+    return round_start(model="scripted")
 
 
 def decided(calls: int = 0) -> Decision:

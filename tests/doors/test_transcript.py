@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from loopline.cli.transcript import MARKDOWN_LENGTH, VOID, Transcript, markdown_rows
 from loopline.events import Delta, Event
-from loopline.timeline import Block, Body, Draft, RoundStart
+from loopline.timeline import Block, Body, Draft
+from tests.support.round_starts import round_start
 
 RESET = Delta(type="reset", channel="answer")
 CONTROLS = "\x00\x1b\x85\u202e\u2066"
@@ -69,18 +70,7 @@ def block(body: Body) -> Block:
     return Block(body=body, seq=1, turn=1, round=1, n=1, ts=datetime.now(UTC), term=1)
 
 
-START = RoundStart(
-    saw=1,
-    takes=(),
-    epoch=1,
-    opened_by="",
-    model="m",
-    protocol="native",
-    renderer=1,
-    system_sha256="",
-    tools_sha256="",
-    stable_sha256="",
-)
+START = round_start()
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from loopline.models import Json, dumps
 from loopline.timeline.codec import decode_full
 from tests.strategies import bodies_of, unknown_bodies
 from tests.support.examples import examples
+from tests.support.round_starts import round_start
 
 KINDS = [pytest.param(kind, id=word) for word, kind in tl.body_types().items()]
 
@@ -170,18 +171,6 @@ def test_the_start_of_a_round_is_stored_in_either_of_its_versions(start: tl.Body
 
 
 def test_a_start_in_its_second_version_is_told_which_field_is_wrong() -> None:
-    start = tl.RoundStart(
-        saw=cast("int", "three"),
-        takes=(),
-        epoch=1,
-        opened_by="",
-        model="m",
-        protocol="native",
-        renderer=1,
-        system_sha256="",
-        tools_sha256="",
-        stable_sha256="",
-        version=2,
-    )
+    start = round_start(saw=cast("int", "three"), version=2)
     with pytest.raises(tl.UnsoundBody, match="saw"):
         tl.encode_checked(start)

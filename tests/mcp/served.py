@@ -89,7 +89,6 @@ class Served:
 
 
 def notices_in(blocks: Sequence[Block]) -> list[Notice]:
-    """Return the notices in their order."""
     return [block.body for block in blocks if isinstance(block.body, Notice)]
 
 
@@ -101,5 +100,4 @@ async def follow(talk: Conversation[Any], **limits: Any) -> AsyncGenerator[Delta
 
 
 def results_in(blocks: Sequence[Block]) -> list[ToolResult]:
-    """Return the results of calls in their order."""
     return [block.body for block in blocks if isinstance(block.body, ToolResult)]

@@ -87,9 +87,7 @@ async def test_changed_prompts_are_a_new_epoch_of_the_next_turn(tmp_path: Path) 
     assert [(start.epoch, start.opened_by) for start in starts][-1] == (2, "tools")
 
 
-async def test_a_server_without_resources_and_prompts_has_no_tools_for_them(
-    tmp_path: Path,
-) -> None:
+async def test_a_server_without_resources_and_prompts_has_no_tools_for_them(tmp_path: Path) -> None:
     served = Served(tmp_path).declare({"calc": sdk()})
     model = ScriptedModel([Say("Done.")])
     await served.turn(model)

@@ -327,7 +327,6 @@ def test_variables_are_filled_in_and_only_their_names_are_part_of_the_digest(
 
 
 async def command(*words: str) -> tuple[int, str]:
-    """Run the command, and return its code and all it printed."""
     process = await asyncio.create_subprocess_exec(
         *warm_program("-c", "from loopline.cli import main; main()", *words),
         stdin=asyncio.subprocess.DEVNULL,

@@ -21,7 +21,6 @@ from loopline.timeline import (
     Entry,
     MemoryLog,
     Notes,
-    RoundStart,
     UserAttachment,
     UserFollowup,
     UserPrompt,
@@ -29,6 +28,7 @@ from loopline.timeline import (
 )
 from loopline.timeline.prompt_blocks import RangeSummary
 from tests.support.past_turns import NOW, blocks_of
+from tests.support.round_starts import round_start
 
 TEA = ConversationKey(name="tea", user="ann")
 ANN = Owner.of(TEA)
@@ -158,18 +158,7 @@ async def test_recalled_input_is_not_remembered(talk: Talk) -> None:
 
 
 async def test_input_that_a_round_took_before_it_was_recalled_stays(talk: Talk) -> None:
-    start = RoundStart(
-        saw=1,
-        takes=(1,),
-        epoch=1,
-        opened_by="",
-        model="",
-        protocol="",
-        renderer=0,
-        system_sha256="",
-        tools_sha256="",
-        stable_sha256="",
-    )
+    start = round_start(takes=(1,), model="", protocol="", renderer=0)
     bodies: list[list[Body]] = [
         [UserPrompt(text="secret"), start, UserRecalled(said=1), UserFollowup(text="more")]
     ]

@@ -15,7 +15,6 @@ from tests.support.page_conversations import write_tea_store
 
 @pytest.fixture(scope="module")
 def browser() -> Generator[Browser]:
-    """Return Chromium, without a window."""
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     assert program is not None, "Chromium is not installed"
     expect.set_options(timeout=20_000)  # a machine under load shows a picture late

@@ -67,11 +67,9 @@ class HostileQuestion:
     """A guard that asks two people with a hostile question."""
 
     async def before(self, call: GuardedCall) -> Verdict:
-        """Ask before a payment."""
         return Ask(JOINED, people=2) if call.tool == "shop.pay" else Allow()
 
     async def after(self, call: GuardedCall, text: str) -> str:
-        """Leave the text as it is."""
         del call
         return text
 
@@ -86,7 +84,6 @@ SHOP = Bundle(id="shop", instructions=JOINED, tools=[pay, pick], workflow=Guarde
 
 
 def model(*script: Say | Fail | str) -> ScriptedModel:
-    """Return a model whose name is hostile."""
     return ScriptedModel(list(script), strict=False, name=TEXTS[0])
 
 

@@ -33,7 +33,6 @@ class Priced(BaseWorkflow):
     """A workflow with a step before its loop."""
 
     async def process(self, payload: TurnPayload) -> TurnResult:
-        """Find the price, and run the loop."""
         await self.step("price", find_price, "sencha")
         react = await self.build_react()
         return await react.run(payload)

@@ -104,10 +104,7 @@ def test_approvals_of_all_conversations_are_listed_for_those_who_may_give_them(
     script = [Call("shop.pay", euros=5), Call("shop.refund", euros=9)]
     shop = Bundle(id="shop", tools=[pay, refund])
     served = app(
-        shop,
-        store="memory:",
-        auth=ApiKeys.read(file),
-        model=ScriptedModel(script, strict=False),
+        shop, store="memory:", auth=ApiKeys.read(file), model=ScriptedModel(script, strict=False)
     )
     with serving(served) as url, httpx2.Client(base_url=url, timeout=30) as client:
         headers = {user: {"Authorization": f"Bearer {key}"} for user, key in keys.items()}

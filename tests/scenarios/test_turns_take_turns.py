@@ -58,6 +58,7 @@ from loopline.timeline import (
 )
 from tests.dialects.sample_conversation import begun
 from tests.support.playground import bundle as playground
+from tests.support.round_starts import round_start
 from tests.support.scripted_conversation import talking
 from tests.support.workbench import bodies
 
@@ -102,19 +103,7 @@ async def test_a_prompt_that_another_runner_took_is_a_result_when_it_is_stopped_
     async with talking([], store=log) as talk, log.lease(key) as term:
         task = asyncio.create_task(talk.say("go"))
         await asyncio.sleep(0.05)
-        start = RoundStart(
-            saw=1,
-            limit=15,
-            takes=(1,),
-            epoch=1,
-            opened_by="start",
-            model="m",
-            protocol="native",
-            renderer=1,
-            system_sha256="",
-            tools_sha256="",
-            stable_sha256="",
-        )
+        start = round_start(limit=15, takes=(1,), opened_by="start")
         await log.append(key, [Entry(body=start, turn=1, round=1)], seen=1, term=term)
         await talk.stop()
         stopped = await task

@@ -45,7 +45,6 @@ from loopline.timeline import (
     PlanSnapshot,
     Projection,
     RangeSummary,
-    RoundStart,
     Source,
     SystemMessage,
     Timeline,
@@ -58,6 +57,7 @@ from loopline.timeline import (
     memory_notes,
 )
 from loopline.tools import ChildTask, ToolSet
+from tests.support.round_starts import round_start
 from tests.support.scripted_conversation import talking
 from tests.support.workbench import at_work, shown, workbench
 
@@ -133,10 +133,9 @@ def viewed(
     window: Projection | None = None,
 ) -> str:
     """What a prompt shows of what stood before what the user said, and of what came after."""
-    opener = RoundStart(
-        saw=1, takes=(len(before) + 1,), epoch=1, opened_by="start", model="m", protocol="json",
-        renderer=1, system_sha256="", tools_sha256="", stable_sha256="", window=window or Projection(),
-    )  # fmt: skip
+    opener = round_start(
+        takes=(len(before) + 1,), opened_by="start", protocol="json", window=window or Projection()
+    )
     view = View(protocol("json"), blocks(*before, UserPrompt(text="go"), *files, opener, *after))
     return "\n".join(
         text
@@ -193,10 +192,7 @@ def summed_up(summary: RangeSummary) -> str:
 def background(text: str) -> str:
     """What a prompt shows of the result of a call that went on in the background."""
     done = BackgroundResult(call_id="c1", tool="t", text=f"1{text}")
-    opener = RoundStart(
-        saw=3, takes=(3,), epoch=1, opened_by="start", model="m", protocol="json", renderer=1,
-        system_sha256="", tools_sha256="", stable_sha256="", window=Projection(),
-    )  # fmt: skip
+    opener = round_start(saw=3, takes=(3,), opened_by="start", protocol="json", window=Projection())
     view = View(protocol("json"), blocks(UserPrompt(text="go"), Notes(text="n"), done, opener))
     return "\n".join(message.text for message in view.messages)
 

@@ -133,9 +133,7 @@ def test_a_second_token_of_the_same_user_is_not_a_second_person(served: Served) 
     assert served.waiting("ann")["approved_by"] == ["ann"]
 
 
-def test_an_approver_may_deny_and_does_nothing_else_in_another_conversation(
-    served: Served,
-) -> None:
+def test_an_approver_may_deny_and_does_nothing_else_in_another_conversation(served: Served) -> None:
     body: Json = {"values": {}, "approvals": {}}
     assert served.send("bob", "POST", "answers", body, of="ann").status_code == 403
     unknown: Json = {"values": {"c7": True}, "approvals": {}}

@@ -59,7 +59,6 @@ class EndedServer:
         self.client = httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=HANG_SECONDS)
 
     def tell_to_end(self) -> None:
-        """Send SIGTERM."""
         self._process.send_signal(signal.SIGTERM)
 
     def errors(self) -> str:

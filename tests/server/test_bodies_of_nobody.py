@@ -18,12 +18,7 @@ import pytest
 from fastapi import FastAPI
 from starlette.types import Message
 from wsproto import ConnectionType, WSConnection
-from wsproto.events import (
-    AcceptConnection,
-    CloseConnection,
-    Request,
-    TextMessage,
-)
+from wsproto.events import AcceptConnection, CloseConnection, Request, TextMessage
 
 from loopline.server import ApiKeys, Principal, ServerSettings, add_key, app
 from loopline.server.bundle_host import bundle_host
@@ -79,7 +74,6 @@ class Sender:
         }
 
     async def receive(self) -> Message:
-        """Send another piece."""
         if self.status or (self.pieces is not None and self.read >= self.pieces * PIECE):
             self.has_sent.set()
             await asyncio.Event().wait()
@@ -87,7 +81,6 @@ class Sender:
         return {"type": "http.request", "body": b" " * PIECE, "more_body": True}
 
     async def send(self, message: Message) -> None:
-        """Take the answer."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             self.headers = {
@@ -150,9 +143,7 @@ async def test_nothing_of_a_body_is_read_whose_sender_is_unknown(
                 assert "action_by" in json.loads(sender.body) or path.startswith("/v1/"), path
 
 
-async def test_a_small_body_of_nobody_leaves_the_connection_open(
-    keys: tuple[ApiKeys, str],
-) -> None:
+async def test_a_small_body_of_nobody_leaves_the_connection_open(keys: tuple[ApiKeys, str]) -> None:
     async with opened(keys[0]) as served:
         sender = Sender(ROUTES[0], announced(length=UNREAD_BYTES))
         await served(sender.scope, sender.receive, sender.send)
@@ -287,7 +278,6 @@ class Socket:
         self._connection.sendall(data)
 
     def send(self, text: str) -> None:
-        """Send a packet, as much of it as is taken."""
         with suppress(OSError):
             self._send(self._protocol.send(TextMessage(data=text)))
 
@@ -315,9 +305,7 @@ def test_a_socket_that_does_not_authenticate_is_closed(url: str) -> None:
     assert Socket(url).close_code() == 1008
 
 
-def test_a_polling_socket_that_does_not_authenticate_may_send_little_and_is_ended(
-    url: str,
-) -> None:
+def test_a_polling_socket_that_does_not_authenticate_may_send_little_and_is_ended(url: str) -> None:
     with httpx2.Client(base_url=url, timeout=60) as client:
         opening = client.get("/socket.io/?EIO=4&transport=polling").text
         sid = json.loads(opening[1:])["sid"]

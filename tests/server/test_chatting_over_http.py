@@ -139,10 +139,7 @@ def test_a_position_gives_the_same_bytes_again(client: httpx2.Client) -> None:
 
 
 def test_a_listener_receives_the_turns_that_others_begin(client: httpx2.Client) -> None:
-    with (
-        ThreadPoolExecutor() as pool,
-        client.stream("GET", f"{HERE}/live/events") as response,
-    ):
+    with ThreadPoolExecutor() as pool, client.stream("GET", f"{HERE}/live/events") as response:
         sent = pool.submit(say, client, "live", "tea")
         names = [name for _, name, _ in until(sse_records(response), "react.exit")]
         assert names.count("user.prompt") == 1

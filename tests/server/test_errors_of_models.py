@@ -31,7 +31,6 @@ class FailingModel:
     capabilities: Capabilities = field(default_factory=Capabilities)
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """Fail after a piece."""
         del prompt
         yield TextDelta(text="I think")
         raise self.error
@@ -41,7 +40,6 @@ class OwnModel(BaseWorkflow):
     """A loop with a model of the bundle's own code."""
 
     async def process(self, payload: TurnPayload) -> TurnResult:
-        """Run the loop."""
         react = await self.build_react(
             scratchpad=self.scratchpad, model=FailingModel(ModelAccessError(SECRET))
         )
@@ -55,12 +53,10 @@ class FailingBundle(BaseWorkflow):
     """Fails before its loop, or after it if the message asks for that."""
 
     async def pre_run_hook(self, payload: TurnPayload) -> None:
-        """Fail before the loop."""
         if payload.text == "tea":
             raise RuntimeError(SECRET)
 
     async def post_run_hook(self, payload: TurnPayload, result: TurnResult) -> None:
-        """Fail after it."""
         raise RuntimeError(SECRET)
 
 
@@ -132,7 +128,7 @@ def test_no_failing_bundle_tells_its_text_file_or_line(caplog: pytest.LogCapture
     assert "api_key" not in everything
     assert ".py" not in everything
     [logged] = [text for text in caplog.messages if number[1] in text]
-    assert f"test_errors_of_models.py:{inspect.getsourcelines(FailingBundle)[1] + 6}" in logged
+    assert f"test_errors_of_models.py:{inspect.getsourcelines(FailingBundle)[1] + 5}" in logged
     assert SECRET in logged
 
 

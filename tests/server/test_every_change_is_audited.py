@@ -151,8 +151,7 @@ def test_pages_of_named_origins_alone_may_read_answers(client: httpx2.Client) ->
         answer = client.get(ALL, headers={"Origin": origin})
         assert answer.headers.get("access-control-allow-origin") == allowed
         asked = client.options(
-            f"{ONE}/messages",
-            headers={"Origin": origin, "Access-Control-Request-Method": "POST"},
+            f"{ONE}/messages", headers={"Origin": origin, "Access-Control-Request-Method": "POST"}
         )
         assert (asked.status_code == 200) is (allowed is not None)
     assert client.get(ALL, headers={"Origin": "https://evil.example"}).status_code == 403

@@ -274,19 +274,16 @@ def test_files_of_the_dialect_of_kdcube_have_their_names_and_urls() -> None:
 
 
 def answer_parts(answer: str) -> list[str]:
-    """The URL and the name in an answer of the workflow."""
     parts: list[str] = json.loads(answer)
     return parts
 
 
 def place_of(line: str) -> tuple[str, str]:
-    """The path and the URL in a part of the stream."""
     part = json.loads(line.removeprefix("data: "))
     return part["data"]["path"], part["data"]["url"]
 
 
 def copy_at(url: str) -> Path:
-    """The file of a file URL."""
     parts = urlsplit(url)
     assert (parts.scheme, parts.netloc) == ("file", "")
     return Path(unquote(parts.path))

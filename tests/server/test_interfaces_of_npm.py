@@ -333,10 +333,7 @@ def test_the_page_of_a_chat_runs_a_tool_and_the_turn_goes_on_by_itself(vercel: O
     [call] = located["calls"]
     assert (call["toolName"], call["input"], "dynamic" in call) == ("where", {"unit": "m"}, False)
     [part] = [part for part in parts(located) if part["type"] == "tool-where"]
-    assert (part["state"], part["output"]) == (
-        "output-available",
-        {"city": "Rome", "unit": "m"},
-    )
+    assert (part["state"], part["output"]) == ("output-available", {"city": "Rome", "unit": "m"})
     assert parts(located)[-1]["text"] == f'The tool said: {RESULT}\n{{"city":"Rome","unit":"m"}}'
 
 

@@ -114,7 +114,6 @@ class Changing:
         self.asked = 0
 
     async def authenticate(self, token: str) -> Principal:
-        """Return the answer, or raise it."""
         del token
         self.asked += 1
         if isinstance(self.answer, Exception):

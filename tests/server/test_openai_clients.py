@@ -33,15 +33,7 @@ from openai.types.responses import (
 )
 from openai.types.shared_params import FunctionDefinition
 
-from loopline.models import (
-    Capabilities,
-    Prompt,
-    Reply,
-    StopReason,
-    TextDelta,
-    ToolCall,
-    Usage,
-)
+from loopline.models import Capabilities, Prompt, Reply, StopReason, TextDelta, ToolCall, Usage
 from loopline.server import app
 from tests.support.echo_model import answered
 from tests.support.live_server import SHOP, serving
@@ -63,7 +55,6 @@ class TalkativeModel:
     capabilities = Capabilities(window=1_000_000, tool_call=True, vision=True)
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """Reply to the last message."""
         reply = answered(prompt)
         if "break" in reply.text:
             raise ValueError("broken")
@@ -331,8 +322,7 @@ def test_the_input_of_a_response_is_messages_with_files_and_instructions(client:
     )
     with pytest.raises(openai.BadRequestError, match="no call 'c1' of yours waits"):
         client.responses.create(
-            model="shop",
-            input=[{"type": "function_call_output", "call_id": "c1", "output": "x"}],
+            model="shop", input=[{"type": "function_call_output", "call_id": "c1", "output": "x"}]
         )
 
 

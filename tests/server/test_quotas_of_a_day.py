@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Generator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import httpx2
@@ -15,6 +15,7 @@ from loopline.clock import SystemClock
 from loopline.models import Capabilities, Price, Prompt, Reply, TextDelta, Usage
 from loopline.server import ApiKeys, DailyQuotas, Principal, ServerSettings, app
 from loopline.server.principals import new_key
+from tests.support.clocks import ClockAhead
 from tests.support.echo_model import EchoModel
 from tests.support.live_server import SHOP, serving
 
@@ -33,13 +34,11 @@ class BilledEcho(EchoModel):
     )
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """Reply to the last message."""
         async for piece in super().stream(prompt):
             yield replace_usage(piece) if isinstance(piece, Reply) else piece
 
 
 def replace_usage(reply: Reply) -> Reply:
-    """The reply with what it used."""
     return Reply(text=reply.text, calls=reply.calls, stop_reason=reply.stop_reason, usage=USED)
 
 
@@ -52,18 +51,9 @@ class Shop:
     def say(
         self, user: str, name: str, text: str = "tea", *, key: str = "", background: bool = False
     ) -> httpx2.Response:
-        """Send a message of the user."""
         headers = {"Idempotency-Key": key} if key else {}
         body = {"text": text, "background": background}
         return self.clients[user].post(f"{HERE}/{name}/messages", json=body, headers=headers)
-
-
-class ClockTomorrow(SystemClock):
-    """The clock of this machine, a day ahead."""
-
-    def now(self) -> datetime:
-        """Return the time in UTC."""
-        return super().now() + timedelta(days=1)
 
 
 @contextmanager
@@ -110,7 +100,7 @@ def test_the_tokens_of_a_user_last_for_a_day_and_over_a_restart(tmp_path: Path) 
         assert shop.say("bob", "c2").status_code == 200
     with opened(TOKENS, store) as shop:
         assert shop.say("bob", "c2").status_code == 429
-    with opened(TOKENS, store, ClockTomorrow()) as shop:
+    with opened(TOKENS, store, ClockAhead(timedelta(days=1))) as shop:
         assert shop.say("bob", "c2").status_code == 200
 
 

@@ -6,10 +6,10 @@ import asyncio
 import re
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Generator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import cycle
 from pathlib import Path
 from types import FrameType
@@ -20,7 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loopline import Harness
-from loopline.clock import SystemClock
+from loopline import timeline as tl
+from loopline.clock import Clock, SystemClock
 from loopline.models import (
     Capabilities,
     ModelRegistry,
@@ -34,19 +35,11 @@ from loopline.models import (
 from loopline.server import DailyQuotas
 from loopline.server.problems import RequestProblem
 from loopline.server.quotas import QuotaGate
-from loopline.timeline import (
-    NEW_TURN,
-    ConversationKey,
-    Decision,
-    Entry,
-    MemoryLog,
-    TimelineLog,
-    UserPrompt,
-)
+from tests.support.clocks import ClockAhead
 from tests.support.examples import examples
 from tests.support.playground import bundle as playground
 
-KEY = ConversationKey(name="c0")
+KEY = tl.ConversationKey(name="c0")
 PRICE = Price(input=0, output=1_000_000, cache_read=0, cache_write=0)
 """A dollar for each token of output."""
 
@@ -69,7 +62,6 @@ class GreedyModel:
     hold: asyncio.Event | None = None
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """Reply, after others had their turn."""
         limit = prompt.options.output_limit or self.capabilities.output_limit
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
@@ -89,12 +81,19 @@ class GreedyModel:
 _LOOK = ToolCall(name="play.look", arguments={"text": "tea"})
 
 
-def opened(gate: QuotaGate, model: GreedyModel, log: TimelineLog | str) -> Harness:
-    """A harness whose requests reserve from the gate."""
-    return Harness.open(playground, store=log, model=model, metering=gate.meter)
+@asynccontextmanager
+async def metered(
+    quotas: DailyQuotas, model: GreedyModel, store: str = "memory:", clock: Clock | None = None
+) -> AsyncGenerator[tuple[Harness, QuotaGate]]:
+    """A harness whose requests reserve from a gate, and the gate."""
+    gate = QuotaGate(quotas, clock or SystemClock(), lambda: harness.log)
+    async with Harness.open(
+        playground, store=store, model=model, metering=gate.meter, clock=clock
+    ) as harness:
+        yield harness, gate
 
 
-async def left(gate: QuotaGate, key: ConversationKey = KEY) -> float:
+async def left(gate: QuotaGate, key: tl.ConversationKey = KEY) -> float:
     """What is left of a quota of which nobody can reserve so many turns."""
     with pytest.raises(RequestProblem) as refused:
         await gate.check(key, {key: 10**9})
@@ -117,19 +116,17 @@ async def test_conversations_at_once_never_use_more_than_the_quota_together(
         tenant_tokens=most if of_tenant else None,
         turn_tokens=1,
     )
-    logs = list[TimelineLog]()
-    gate, model = QuotaGate(quotas, SystemClock(), lambda: logs[0]), GreedyModel(share)
-    async with opened(gate, model, "memory:") as harness:
-        logs.append(harness.log)
+    model = GreedyModel(share)
+    async with metered(quotas, model) as (harness, gate):
         results = await asyncio.gather(
             *(
                 harness.conversation(f"c{n}", user=f"u{n}" if of_tenant else "u").say("tea")
                 for n in range(talks)
             )
         )
-        key = ConversationKey(name="c0", user="u0" if of_tenant else "u")
+        key = tl.ConversationKey(name="c0", user="u0" if of_tenant else "u")
         unused = await left(gate, key)
-        assert await left(QuotaGate(quotas, SystemClock(), lambda: logs[0]), key) == unused
+        assert await left(QuotaGate(quotas, SystemClock(), lambda: harness.log), key) == unused
     assert model.used <= most
     assert unused == most - model.used
     assert {result.exit_reason for result in results} <= {"complete", "budget"}
@@ -137,10 +134,8 @@ async def test_conversations_at_once_never_use_more_than_the_quota_together(
 
 async def test_dollars_are_summed_to_the_last_of_them() -> None:
     quotas = DailyQuotas(user_cost=5_000.0, turn_cost=1.0)
-    logs = list[TimelineLog]()
-    gate, model = QuotaGate(quotas, SystemClock(), lambda: logs[0]), GreedyModel(0.5)
-    async with opened(gate, model, "memory:") as harness:
-        logs.append(harness.log)
+    model = GreedyModel(0.5)
+    async with metered(quotas, model) as (harness, gate):
         talks = [harness.conversation(f"c{n}") for n in range(8)]
         await asyncio.gather(*(talk.say("tea") for talk in talks))
         unused = await left(gate)
@@ -148,7 +143,7 @@ async def test_dollars_are_summed_to_the_last_of_them() -> None:
             block.body.cost or 0.0
             for talk in talks
             for block in await talk.blocks(types="react.decision")
-            if isinstance(block.body, Decision)
+            if isinstance(block.body, tl.Decision)
         ]
     assert model.most_in_flight > 1
     assert sum(costs) <= 5_000
@@ -157,19 +152,16 @@ async def test_dollars_are_summed_to_the_last_of_them() -> None:
 
 async def test_what_was_used_before_a_restart_counts_behind_it(tmp_path: Path) -> None:
     quotas = DailyQuotas(user_tokens=9_000, turn_tokens=1)
-    store, logs = f"sqlite:///{tmp_path}/talk.db", list[TimelineLog]()
-    gate, model = QuotaGate(quotas, SystemClock(), lambda: logs[-1]), GreedyModel(0.5)
-    async with opened(gate, model, store) as harness:
-        logs.append(harness.log)
+    store, model = f"sqlite:///{tmp_path}/talk.db", GreedyModel(0.5)
+    async with metered(quotas, model, store) as (harness, gate):
         await harness.conversation("c0").say("tea")
         before = model.used
         model.hold, model.begun = asyncio.Event(), asyncio.Event()
         cut = asyncio.create_task(harness.conversation("c1").say("tea"))
         await model.begun.wait()
     assert cut.done()
-    gate, model = QuotaGate(quotas, SystemClock(), lambda: logs[-1]), GreedyModel(1.0)
-    async with opened(gate, model, store) as harness:
-        logs.append(harness.log)
+    model = GreedyModel(1.0)
+    async with metered(quotas, model, store) as (harness, gate):
         first = await left(gate)
         await asyncio.gather(*(harness.conversation(f"d{n}").say("tea") for n in range(5)))
         last = await left(gate)
@@ -179,10 +171,8 @@ async def test_what_was_used_before_a_restart_counts_behind_it(tmp_path: Path) -
 
 async def test_a_request_waits_for_what_others_reserve_and_gets_what_they_give_back() -> None:
     quotas = DailyQuotas(user_tokens=5_000, turn_tokens=1)
-    logs = list[TimelineLog]()
-    gate, model = QuotaGate(quotas, SystemClock(), lambda: logs[0]), GreedyModel(0.01)
-    async with opened(gate, model, "memory:") as harness:
-        logs.append(harness.log)
+    model = GreedyModel(0.01)
+    async with metered(quotas, model) as (harness, _):
         model.hold = asyncio.Event()
         turns = [asyncio.create_task(harness.conversation(f"c{n}").say("tea")) for n in range(6)]
         await model.begun.wait()
@@ -194,10 +184,8 @@ async def test_a_request_waits_for_what_others_reserve_and_gets_what_they_give_b
 
 async def test_a_request_does_not_wait_for_what_only_another_user_may_have() -> None:
     quotas = DailyQuotas(user_tokens=2_500, tenant_tokens=90_000, turn_tokens=1)
-    logs = list[TimelineLog]()
-    gate, model = QuotaGate(quotas, SystemClock(), lambda: logs[0]), GreedyModel(1.0)
-    async with opened(gate, model, "memory:") as harness:
-        logs.append(harness.log)
+    model = GreedyModel(1.0)
+    async with metered(quotas, model) as (harness, _):
         await harness.conversation("c0", user="ann").say("tea")
         model.hold, model.begun = asyncio.Event(), asyncio.Event()
         other = asyncio.create_task(harness.conversation("c0", user="bob").say("tea"))
@@ -208,32 +196,16 @@ async def test_a_request_does_not_wait_for_what_only_another_user_may_have() -> 
         await other
 
 
-@dataclass
-class LaterClock(SystemClock):
-    """The clock of this machine, so many days ahead."""
-
-    days: int = 0
-
-    def now(self) -> datetime:
-        """Return the time in UTC."""
-        return super().now() + timedelta(days=self.days)
-
-
 async def test_a_run_that_ended_before_midnight_does_not_count_behind_it() -> None:
-    quotas, clock = DailyQuotas(user_tokens=9_000, turn_tokens=1), LaterClock()
-    logs = list[TimelineLog]()
-    gate, model = QuotaGate(quotas, clock, lambda: logs[0]), GreedyModel(0.5)
-    harness = Harness.open(
-        playground, store="memory:", model=model, metering=gate.meter, clock=clock
-    )
-    async with harness:
-        logs.append(harness.log)
+    quotas, clock = DailyQuotas(user_tokens=9_000, turn_tokens=1), ClockAhead()
+    model = GreedyModel(0.5)
+    async with metered(quotas, model, clock=clock) as (harness, gate):
         await harness.conversation("c0").say("tea")
         model.hold, model.begun = asyncio.Event(), asyncio.Event()
         over_midnight = asyncio.create_task(harness.conversation("c1").say("tea"))
         await model.begun.wait()
         before = model.used
-        clock.days = 1
+        clock.ahead = timedelta(days=1)
         assert await left(gate) == 9_000
         model.hold.set()
         await over_midnight
@@ -264,14 +236,16 @@ def counted_steps(steps: Counter[str]) -> Generator[None]:
 
 async def steps_of_a_check(talks: int) -> int:
     """The instructions of a check in a tenant of so many conversations, of which every other one runs."""
-    log, steps = MemoryLog(), Counter[str]()
+    log, steps = tl.MemoryLog(), Counter[str]()
     gate = QuotaGate(DailyQuotas(user_tokens=9_000, turn_tokens=1), SystemClock(), lambda: log)
-    keys = [ConversationKey(name=f"c{n}") for n in range(talks)]
+    keys = [tl.ConversationKey(name=f"c{n}") for n in range(talks)]
     models = ModelRegistry({"general": (GreedyModel(0.5),)})
     async with AsyncExitStack() as running, AsyncExitStack() as ending:
         for stack, key in zip(cycle((running, ending)), keys, strict=False):
             await stack.enter_async_context(gate.meter(key, models))
-            await log.append(key, [Entry(body=UserPrompt(text="tea"), turn=NEW_TURN)], seen=0)
+            await log.append(
+                key, [tl.Entry(body=tl.UserPrompt(text="tea"), turn=tl.NEW_TURN)], seen=0
+            )
         await ending.aclose()
         with counted_steps(steps):
             await gate.check(KEY, {})

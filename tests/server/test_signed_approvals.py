@@ -8,7 +8,7 @@ import re
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import httpx2
 import pytest
@@ -16,7 +16,6 @@ from msgspec import structs
 
 from loopline import BaseWorkflow, Bundle
 from loopline.client import connect
-from loopline.clock import SystemClock
 from loopline.guards import ask_before
 from loopline.models import Json, Model
 from loopline.server import ApiKeys, Principal, app
@@ -25,6 +24,7 @@ from loopline.server.principals import new_key
 from loopline.server.problems import RequestProblem
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.timeline import ConversationKey
+from tests.support.clocks import ClockAhead
 from tests.support.echo_model import EchoModel
 from tests.support.live_server import serving, wait
 
@@ -40,16 +40,6 @@ class Careful(BaseWorkflow):
 
 
 TILL = Bundle(id="till", instructions="You sell.", tools=[wait], workflow=Careful)
-
-
-class ClockAhead(SystemClock):
-    """The clock of this machine, put ahead."""
-
-    ahead = timedelta()
-
-    def now(self) -> datetime:
-        """Return the time in UTC."""
-        return super().now() + self.ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +243,6 @@ def test_a_code_approves_the_call_that_it_was_made_for() -> None:
 
 
 def code_of(text: str) -> str:
-    """The code in the text of a question."""
     [code] = re.findall(r"yes ([A-Z2-7]{4}-[A-Z2-7]{4})", text)
     return str(code)
 

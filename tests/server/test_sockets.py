@@ -185,9 +185,7 @@ async def test_files_come_as_bytes_behind_the_message(
         assert (await opened.call("chat_message", older))["turn_id"] == "turn_2"
 
 
-async def test_a_socket_has_the_rights_of_its_token(
-    served: tuple[str, Mapping[str, str]],
-) -> None:
+async def test_a_socket_has_the_rights_of_its_token(served: tuple[str, Mapping[str, str]]) -> None:
     url, keys = served
     async with page(served) as opened:
         await opened.call("chat_message", prompt("my secret", "private"))

@@ -36,7 +36,6 @@ def arguments(name: str) -> list[str]:
 
 
 def command(text: str) -> list[str]:
-    """A command in the form of JSON."""
     words: list[str] = json.loads(text[text.index("[") :])
     return words
 

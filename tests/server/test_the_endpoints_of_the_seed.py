@@ -314,7 +314,6 @@ def artifacts(response: httpx2.Response, kind: str) -> list[dict[str, Any]]:
 
 
 def by_name(client: httpx2.Client, rn: str) -> dict[str, Any]:
-    """Return the resource of that name."""
     response = client.post("/by-rn", json={"rn": rn})
     assert response.status_code == 200, response.text
     answer: dict[str, Any] = response.json()

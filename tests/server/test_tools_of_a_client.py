@@ -24,11 +24,7 @@ PARAMETERS: JsonObject = {
     "properties": {"unit": {"type": "string"}},
     "required": ["unit"],
 }
-WHERE: JsonObject = {
-    "name": "where",
-    "description": "Where is the user?",
-    "parameters": PARAMETERS,
-}
+WHERE: JsonObject = {"name": "where", "description": "Where is the user?", "parameters": PARAMETERS}
 ASK = "call where unit=m"
 RESULT = "[tc:turn_1.c1.result]"
 

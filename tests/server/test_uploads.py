@@ -36,11 +36,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
     settings = ServerSettings(
         body_bytes=6 * MB,
         caps=AttachmentCaps(
-            text_bytes=3 * MB,
-            pdf_bytes=MB,
-            file_bytes=MB,
-            image_bytes=MB,
-            message_bytes=4 * MB,
+            text_bytes=3 * MB, pdf_bytes=MB, file_bytes=MB, image_bytes=MB, message_bytes=4 * MB
         ),
     )
     served = app(
@@ -69,7 +65,6 @@ def file(name: str, data: bytes, mime: str = "application/octet-stream") -> Part
 
 
 def stored(url: str, talk: str) -> list[str]:
-    """The names of the stored files of a conversation."""
     answer = httpx2.get(f"{url}/conversations/default/default/{talk}/blocks").json()
     if "blocks" not in answer:
         return []
@@ -102,12 +97,7 @@ def test_a_form_may_have_no_file_and_is_sent_once_with_its_key(url: str) -> None
         ("{", [], 422, "JSON"),
         ({"txt": "x"}, [], 422, "text"),
         ({"text": "x", "attachments": [{"name": "a", "data": "eA=="}]}, [], 422, "'files'"),
-        (
-            {"text": "x"},
-            [file("a.docx", MACROS["a project of macros"])],
-            422,
-            "macros",
-        ),
+        ({"text": "x"}, [file("a.docx", MACROS["a project of macros"])], 422, "macros"),
         ({"text": "x"}, [file("a.txt", b"x" * (3 * MB + 1))], 422, "may have"),
         (
             {"text": "x"},

@@ -40,7 +40,6 @@ class Served:
     keys: dict[str, str]
 
     def send(self, who: str, method: str, path: str, body: Json = None) -> httpx2.Response:
-        """Send a request with the token of that name."""
         headers = {"Authorization": f"Bearer {self.keys[who]}"} if who in self.keys else {}
         return self.client.request(method, path, json=body, headers=headers)
 
@@ -199,10 +198,7 @@ def test_a_name_in_a_protocol_of_others_is_one_of_the_sender(served: Served) -> 
     before = served.send("ann", "GET", f"{OF_ANN}/c1/export").json()
     for who, (method, path, body) in itertools.product(SENDERS, protocol_routes()):
         response = served.send(who, method, path, body)
-        assert response.status_code in ((200, 204, 422) if who in OTHERS else (401,)), (
-            who,
-            path,
-        )
+        assert response.status_code in ((200, 204, 422) if who in OTHERS else (401,)), (who, path)
         assert SECRET not in response.text
     assert served.send("ann", "GET", f"{OF_ANN}/c1/export").json() == before
     own = {f"/conversations/{at.tenant}/{at.project}/c1": who for who, at in OTHERS.items()}

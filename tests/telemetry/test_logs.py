@@ -27,7 +27,6 @@ class Kept(logging.Handler):
         self.records: list[logging.LogRecord] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep it."""
         self.records.append(record)
 
     @property
@@ -38,7 +37,6 @@ class Kept(logging.Handler):
 
     @property
     def messages(self) -> list[str]:
-        """What was logged."""
         return [record.getMessage() for record in self.records]
 
 

@@ -31,7 +31,6 @@ FAMILY: dict[str, list[Line]] = {
 
 @pytest.fixture
 def received(monkeypatch: pytest.MonkeyPatch) -> Iterator[Received]:
-    """A receiver to which telemetry is sent."""
     with receiving() as receiver:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
         monkeypatch.setenv("OTEL_SERVICE_NAME", "tests")
@@ -47,9 +46,7 @@ async def said(text: str, log: MemoryLog | None = None) -> MemoryLog:
     return kept
 
 
-async def test_what_arrives_are_the_spans_of_the_log_with_their_parents(
-    received: Received,
-) -> None:
+async def test_what_arrives_are_the_spans_of_the_log_with_their_parents(received: Received) -> None:
     log = await said("top secret")
     made = by_id(await rebuilt(log, ConversationKey(name="c")))
     sent = sorted(received.spans, key=lambda span: span.span_id)
@@ -133,7 +130,6 @@ async def test_what_was_said_is_sent_only_when_it_is_opted_in(
 
 
 def counts(received: Received, name: str) -> dict[tuple[Plain, ...], int | float]:
-    """What a counter counted, by the values of its attributes."""
     points: list[NumberDataPoint] = list(received.metrics[name].sum.data_points)
     return {
         tuple(values(list(point.attributes)).values()): point.as_double or point.as_int

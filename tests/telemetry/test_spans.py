@@ -11,79 +11,37 @@ import jsonschema
 import pytest
 from msgspec import structs
 
+from loopline import timeline as tl
 from loopline.events import Caller, ObservedTurn
 from loopline.models import Json, JsonObject, Usage
 from loopline.telemetry import spans as genai
 from loopline.telemetry.spans import FAILED, FinishedSpan, spans_of, trace_id
-from loopline.timeline import (
-    Block,
-    Body,
-    Completion,
-    ConversationKey,
-    Decision,
-    Exit,
-    ExitReason,
-    ModelOverflowed,
-    ModelSwitched,
-    Notes,
-    Notice,
-    ProxiedCall,
-    ProxiedResult,
-    RangeSummary,
-    ResultStatus,
-    RoundStart,
-    Thinking,
-    ToolCalled,
-    ToolPending,
-    ToolResult,
-    ToolsSelected,
-    ToolStarted,
-    TurnHeader,
-    UserFollowup,
-    UserPrompt,
-)
+from tests.support.round_starts import round_start
 
-TURN = ObservedTurn(conversation=ConversationKey(name="talk"), uid="u1", turn=1)
+TURN = ObservedTurn(conversation=tl.ConversationKey(name="talk"), uid="u1", turn=1)
 START = datetime(2026, 11, 20, 12, tzinfo=UTC)
-PROMPT = UserPrompt(text="the secret question")
-HEADER = TurnHeader(bundle="guide", model="openai:gpt-5", protocol="native")
-ROUND = RoundStart(
-    saw=1,
-    takes=(1,),
-    epoch=1,
-    opened_by="first",
-    model="openai:gpt-5",
-    protocol="native",
-    renderer=1,
-    system_sha256="",
-    tools_sha256="",
-    stable_sha256="",
-)
+PROMPT = tl.UserPrompt(text="the secret question")
+HEADER = tl.TurnHeader(bundle="guide", model="openai:gpt-5", protocol="native")
+ROUND = round_start(takes=(1,), opened_by="first", model="openai:gpt-5")
 USED = Usage(input_tokens=100, output_tokens=7, cache_read_tokens=60, cache_write_tokens=30)
-DECIDED = Decision(model="openai:gpt-5", stop_reason="tool_use", calls=1, usage=USED, cost=0.5)
-CALLED = ToolCalled(call_id="c1", tool="desk.look", arguments={"text": "secret"})
-SEEN = ToolResult(call_id="c1", tool="desk.look", text="a secret", elapsed_ms=250)
-ANSWERED = Completion(text="the secret answer")
-DONE = Exit(reason="complete", rounds=1)
+DECIDED = tl.Decision(model="openai:gpt-5", stop_reason="tool_use", calls=1, usage=USED, cost=0.5)
+CALLED = tl.ToolCalled(call_id="c1", tool="desk.look", arguments={"text": "secret"})
+SEEN = tl.ToolResult(call_id="c1", tool="desk.look", text="a secret", elapsed_ms=250)
+ANSWERED = tl.Completion(text="the secret answer")
+DONE = tl.Exit(reason="complete", rounds=1)
 
 
-def blocks(*bodies: Body, turn: int = 1) -> list[Block]:
+def blocks(*bodies: tl.Body, turn: int = 1) -> list[tl.Block]:
     """These bodies, a second apart, in the first round."""
     return [
-        Block(
-            seq=seq,
-            turn=turn,
-            round=1,
-            n=1,
-            ts=START + timedelta(seconds=seq),
-            term=1,
-            body=body,
+        tl.Block(
+            seq=seq, turn=turn, round=1, n=1, ts=START + timedelta(seconds=seq), term=1, body=body
         )
         for seq, body in enumerate(bodies, start=1)
     ]
 
 
-def spans(*bodies: Body, turn: ObservedTurn = TURN, content: bool = False) -> list[FinishedSpan]:
+def spans(*bodies: tl.Body, turn: ObservedTurn = TURN, content: bool = False) -> list[FinishedSpan]:
     return spans_of(turn, blocks(*bodies), content=content)
 
 
@@ -106,11 +64,11 @@ def test_a_turn_is_an_agent_with_its_requests_and_calls_below_it() -> None:
 
 
 def test_a_call_of_a_program_is_below_the_call_that_runs_it() -> None:
-    asked = ProxiedCall(call_id="c1-1", parent="c1", tool="shop.find", arguments={"name": "tea"})
-    found = ProxiedResult(
+    asked = tl.ProxiedCall(call_id="c1-1", parent="c1", tool="shop.find", arguments={"name": "tea"})
+    found = tl.ProxiedResult(
         call_id="c1-1", parent="c1", tool="shop.find", text="none", status="error"
     )
-    ran = ToolResult(call_id="c1", tool="exec.python", text="done")
+    ran = tl.ToolResult(call_id="c1", tool="exec.python", text="done")
     proxied, call = spans(asked, found, ran, content=True)
     assert (proxied.name, proxied.parent_id) == ("execute_tool shop.find", call.span_id)
     assert (proxied.start, proxied.end, proxied.failed) == (at(1), at(2), True)
@@ -216,8 +174,8 @@ REQUIRED = {
 def test_messages_and_attributes_are_those_of_the_conventions(reason: str) -> None:
     decided = structs.replace(DECIDED, stop_reason=reason)
     made = spans(
-        *(PROMPT, HEADER, ROUND, decided, Thinking(text="hm"), Notes(text="I look."), CALLED),
-        *(ToolStarted(call_id="c1", effect="read"), SEEN, UserFollowup(text="and milk")),
+        *(PROMPT, HEADER, ROUND, decided, tl.Thinking(text="hm"), tl.Notes(text="I look."), CALLED),
+        *(tl.ToolStarted(call_id="c1", effect="read"), SEEN, tl.UserFollowup(text="and milk")),
         *(ROUND, decided, ANSWERED, DONE),
         content=True,
     )
@@ -234,8 +192,8 @@ def test_messages_and_attributes_are_those_of_the_conventions(reason: str) -> No
 
 def test_a_request_has_its_new_messages_and_its_reply_if_they_are_asked_for() -> None:
     first, _, cut_off, second, agent = spans(
-        *(PROMPT, HEADER, ROUND, DECIDED, Thinking(text="hm"), Notes(text="I look."), CALLED),
-        *(SEEN, UserFollowup(text="and milk"), ROUND, ROUND),
+        *(PROMPT, HEADER, ROUND, DECIDED, tl.Thinking(text="hm"), tl.Notes(text="I look."), CALLED),
+        *(SEEN, tl.UserFollowup(text="and milk"), ROUND, ROUND),
         *(structs.replace(DECIDED, stop_reason="stop"), ANSWERED, DONE),
         content=True,
     )
@@ -254,7 +212,6 @@ def test_a_request_has_its_new_messages_and_its_reply_if_they_are_asked_for() ->
 
 
 def messages(span: FinishedSpan, name: str) -> list[tuple[str, list[Json]]]:
-    """The roles and the contents of the messages in an attribute."""
     rows = json.loads(str(span.attributes[name]))
     return [
         (row["role"], [next(part[k] for k in CONTENTS if k in part) for part in row["parts"]])
@@ -266,7 +223,7 @@ CONTENTS = ("content", "arguments", "response")
 
 
 def test_the_request_of_a_turn_that_waits_is_told_before_the_answer() -> None:
-    asks = ToolPending(call_id="c1", kind="question", question="Which?", digest="")
+    asks = tl.ToolPending(call_id="c1", kind="question", question="Which?", digest="")
     (chat,) = spans(HEADER, ROUND, DECIDED, CALLED, asks, content=True)
     assert messages(chat, genai.OUTPUT_MESSAGES) == [("assistant", [{"text": "secret"}])]
 
@@ -284,28 +241,28 @@ def test_a_call_began_its_elapsed_time_before_its_result() -> None:
 
 
 def test_a_call_that_was_started_began_then() -> None:
-    call, _ = spans(HEADER, CALLED, ToolStarted(call_id="c1", effect="write"), SEEN, DONE)
+    call, _ = spans(HEADER, CALLED, tl.ToolStarted(call_id="c1", effect="write"), SEEN, DONE)
     assert (call.start, call.end) == (at(3), at(4))
 
 
 @pytest.mark.parametrize(
-    "status", [get_arg for get_arg in get_args(ResultStatus) if get_arg != "ok"]
+    "status", [get_arg for get_arg in get_args(tl.ResultStatus) if get_arg != "ok"]
 )
-def test_a_call_without_an_outcome_has_failed_and_says_how(status: ResultStatus) -> None:
+def test_a_call_without_an_outcome_has_failed_and_says_how(status: tl.ResultStatus) -> None:
     (call,) = spans(CALLED, structs.replace(SEEN, status=status))
     assert (call.failed, call.attributes[genai.ERROR]) == (True, status)
 
 
-@pytest.mark.parametrize("reason", get_args(ExitReason))
-def test_a_turn_has_failed_if_it_broke_or_was_left(reason: ExitReason) -> None:
-    (agent,) = spans(HEADER, Exit(reason=reason))
+@pytest.mark.parametrize("reason", get_args(tl.ExitReason))
+def test_a_turn_has_failed_if_it_broke_or_was_left(reason: tl.ExitReason) -> None:
+    (agent,) = spans(HEADER, tl.Exit(reason=reason))
     assert agent.failed == (reason in FAILED)
     assert (agent.attributes.get(genai.ERROR) == reason) == agent.failed
     assert agent.attributes["loopline.exit_reason"] == reason
 
 
 def test_a_request_that_the_model_could_not_answer_has_failed() -> None:
-    (chat,) = spans(ROUND, Notice(code="model_error", text="secret"))
+    (chat,) = spans(ROUND, tl.Notice(code="model_error", text="secret"))
     assert (chat.failed, chat.attributes[genai.ERROR]) == (True, "model_error")
     assert chat.attributes[genai.FINISH_REASONS] == ("error",)
     assert genai.INPUT_TOKENS not in chat.attributes
@@ -313,8 +270,8 @@ def test_a_request_that_the_model_could_not_answer_has_failed() -> None:
 
 def test_a_request_that_was_refused_ended_so_and_one_that_could_not_be_made_has_failed() -> None:
     used = Usage(input_tokens=9, output_tokens=1)
-    refused = ModelSwitched(model="openai:gpt-5", to="b", why="refusal", place=1, usage=used)
-    model_switched = ModelSwitched(model="b", to="c", why="unavailable", place=2, text="secret")
+    refused = tl.ModelSwitched(model="openai:gpt-5", to="b", why="refusal", place=1, usage=used)
+    model_switched = tl.ModelSwitched(model="b", to="c", why="unavailable", place=2, text="secret")
     first, second, third = spans(ROUND, refused, ROUND, model_switched, ROUND, DECIDED)
     assert (first.failed, first.attributes[genai.FINISH_REASONS]) == (False, ("refusal",))
     assert first.attributes[genai.INPUT_TOKENS] == 9
@@ -323,26 +280,20 @@ def test_a_request_that_was_refused_ended_so_and_one_that_could_not_be_made_has_
 
 
 def test_a_request_that_was_too_long_ended_where_the_model_said_so() -> None:
-    too_long = ModelOverflowed(model="openai:gpt-5", tokens=9_000, window=4_000, text="secret")
+    too_long = tl.ModelOverflowed(model="openai:gpt-5", tokens=9_000, window=4_000, text="secret")
     first, second = spans(ROUND, too_long, structs.replace(HEADER, model="b"), ROUND, DECIDED)
     assert (first.end, first.attributes[genai.ERROR], second.failed) == (at(2), "overflow", False)
 
 
-CHOSEN = ToolsSelected(names=(), model="openai:gpt-5", elapsed_ms=250, usage=USED, cost=0.5)
-SUMMED_UP = RangeSummary(
-    covers=1,
-    first_turn=1,
-    last_turn=1,
-    model="openai:gpt-5",
-    elapsed_ms=250,
-    usage=USED,
-    cost=0.5,
+CHOSEN = tl.ToolsSelected(names=(), model="openai:gpt-5", elapsed_ms=250, usage=USED, cost=0.5)
+SUMMED_UP = tl.RangeSummary(
+    covers=1, first_turn=1, last_turn=1, model="openai:gpt-5", elapsed_ms=250, usage=USED, cost=0.5
 )
 
 
 @pytest.mark.parametrize(("body", "purpose"), [(CHOSEN, "selection"), (SUMMED_UP, "summary")])
 def test_a_request_beside_the_rounds_is_a_chat_too_and_none_if_no_model_was_asked(
-    body: ToolsSelected | RangeSummary, purpose: str
+    body: tl.ToolsSelected | tl.RangeSummary, purpose: str
 ) -> None:
     chat, failed, agent = spans(HEADER, body, structs.replace(body, why="secret"), DONE)
     assert (chat.name, chat.parent_id, chat.failed) == ("chat gpt-5", agent.span_id, False)
@@ -367,7 +318,7 @@ def test_a_request_that_was_begun_anew_was_cut_off() -> None:
 
 
 def test_a_request_that_the_end_of_the_turn_finds_open_ends_with_it() -> None:
-    chat, agent = spans(HEADER, ROUND, Exit(reason="stopped"))
+    chat, agent = spans(HEADER, ROUND, tl.Exit(reason="stopped"))
     assert (chat.end, chat.attributes[genai.ERROR]) == (agent.end, "stopped")
 
 
@@ -377,12 +328,12 @@ def test_an_answer_without_a_model_is_no_request() -> None:
 
 
 def test_a_turn_that_waits_is_not_over() -> None:
-    asks = ToolPending(call_id="c1", kind="question", question="Which?", digest="")
+    asks = tl.ToolPending(call_id="c1", kind="question", question="Which?", digest="")
     assert [span.name for span in spans(HEADER, ROUND, DECIDED, CALLED, asks)] == ["chat gpt-5"]
 
 
 def test_a_turn_that_never_began_lasted_as_long_as_it_says() -> None:
-    (agent,) = spans(PROMPT, Exit(reason="stopped", elapsed_ms=500))
+    (agent,) = spans(PROMPT, tl.Exit(reason="stopped", elapsed_ms=500))
     assert (agent.name, agent.end - agent.start) == ("invoke_agent", timedelta(milliseconds=500))
 
 
@@ -434,7 +385,7 @@ def test_a_call_is_told_with_the_arguments_that_a_guard_left_it(
 def test_a_child_run_stands_below_the_call_that_began_it_in_the_same_trace() -> None:
     call = spans(CALLED, SEEN)[0]
     child = ObservedTurn(
-        conversation=ConversationKey(name="talk~c1"), uid="u2", turn=1, caller=Caller(TURN, "c1")
+        conversation=tl.ConversationKey(name="talk~c1"), uid="u2", turn=1, caller=Caller(TURN, "c1")
     )
     (agent,) = spans(HEADER, DONE, turn=child)
     assert (agent.parent_id, agent.trace_id) == (call.span_id, call.trace_id)

@@ -9,14 +9,7 @@ from base64 import b64decode
 from pathlib import Path
 from typing import Annotated
 
-from mcp.server.mcpserver import (
-    Context,
-    Elicit,
-    ElicitationResult,
-    Image,
-    MCPServer,
-    Resolve,
-)
+from mcp.server.mcpserver import Context, Elicit, ElicitationResult, Image, MCPServer, Resolve
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
 from pydantic import BaseModel
