@@ -11,7 +11,6 @@ from loopline import Harness
 from loopline.conversations import Conversation
 from loopline.events import DialectName, Event, Record, replayed
 from loopline.models import Json, Usage
-from loopline.react import channels
 from loopline.testing import Call, Fail, FakeClock, Refuse, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import ConversationKey, Exit, Timeline
@@ -120,12 +119,13 @@ async def test_the_updates_of_channels_reduce_to_the_channels_of_the_turn() -> N
         upto = [block for block in blocks if block.seq <= end]
         if upto[-1].type in {"react.thinking", "react.notes"}:
             continue  # the decision is told with what follows it
-        reduced, other_channels = folded(heard("beakr", upto, TALK)), channels(Timeline(upto), 1)
-        assert reduced["input_tokens"] == other_channels.input_tokens
-        assert reduced["output_tokens"] == other_channels.output_tokens
-        assert reduced["turn"] == other_channels.turn
-        assert reduced["pending_tools"] == [*other_channels.pending_tools]
-        assert reduced["stop_reason"] == STOPS[other_channels.stop_reason]
+        reduced, turn = folded(heard("beakr", upto, TALK)), Timeline(upto).turn(1)
+        assert reduced["input_tokens"] == turn.usage.input_tokens
+        assert reduced["output_tokens"] == turn.usage.output_tokens
+        assert reduced["turn"] == turn.rounds
+        assert reduced["pending_tools"] == [*turn.open_calls]
+        stop_reason = turn.decisions[-1].stop_reason if turn.decisions else ""
+        assert reduced["stop_reason"] == STOPS[stop_reason]
     assert folded(heard("beakr", events, TALK))["llm_response"] == "Tea [1]."
 
 

@@ -481,9 +481,7 @@ class CallChecker:
         people = question.people
         if isinstance(tool, BoundTool) and tool.function.approve:
             people = max(people, tool.function.people)
-        return (
-            people if self._rules is None else max(people, self._rules.limits.people_for(call.tool))
-        )
+        return max(people, self._rules.limits.people_for(call.tool))
 
     async def _answer_by_rule(self, call: GuardedCall, question: Ask) -> tuple[Verdict, str]:
         """Return the verdict without asking, if the mode of the conversation or a rule permits it, and the id of the rule.
@@ -498,13 +496,11 @@ class CallChecker:
             ), ""
         if question.people > 1:
             return question, ""
-        may_loosen = self._rules is not None and self._rules.limits.rules != "none"
+        may_loosen = self._rules.limits.rules != "none"
         if mode == "accept_reads" and call.effect == "read" and may_loosen:
             return await self._guards.granted(call), ""
         bundle = recorder.header.bundle if recorder.header else ""
-        rule = self._rules and await self._rules.find(
-            recorder.conversation, bundle, call.tool, call.arguments
-        )
+        rule = await self._rules.find(recorder.conversation, bundle, call.tool, call.arguments)
         return (await self._guards.granted(call), rule.rule_id) if rule else (question, "")
 
     def _make_guarded_call(self, call: ToolCalled, effect: Effect) -> GuardedCall:

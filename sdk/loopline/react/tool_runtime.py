@@ -27,7 +27,7 @@ from loopline.react.state import ReactStateV2
 from loopline.reader import Reader
 from loopline.refs import BlockRef, ConversationRef, parse
 from loopline.tasks import compute, finish
-from loopline.tools import AskUser, Background, ChildTask, Emission, NoBackground
+from loopline.tools import AskUser, Background, ChildTask, Emission
 
 T = TypeVar("T")
 
@@ -83,15 +83,15 @@ class ToolRuntime:
     reader: Reader
     properties: Mapping[str, Json]
     scratchpad: MutableMapping[str, Any]
-    guards: Sequence[Guard] = ()
-    options: LoopOptions = field(default_factory=LoopOptions)
-    output: OutputType[Any] | None = None
-    spawn: Spawn | None = None
-    quota: Quota = field(default_factory=Quota)
-    deps: object = field(default=None, repr=False)
-    background: Background = field(default_factory=NoBackground)
-    workspace_limits: WorkspaceLimits = field(default_factory=WorkspaceLimits)
-    rules: RuleBook | None = None
+    guards: Sequence[Guard]
+    options: LoopOptions
+    output: OutputType[Any] | None
+    spawn: Spawn
+    quota: Quota
+    deps: object = field(repr=False)
+    background: Background
+    workspace_limits: WorkspaceLimits
+    rules: RuleBook
 
     @property
     def state(self) -> ReactStateV2:

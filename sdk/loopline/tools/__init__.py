@@ -43,7 +43,6 @@ from loopline.tools.invocation import ChildBodies as ChildBodies
 from loopline.tools.invocation import ChildTask as ChildTask
 from loopline.tools.invocation import Deps as Deps
 from loopline.tools.invocation import Emission as Emission
-from loopline.tools.invocation import NoBackground as NoBackground
 from loopline.tools.invocation import NoProxy as NoProxy
 from loopline.tools.invocation import ProxiedAnswer as ProxiedAnswer
 from loopline.tools.invocation import ReplyForm as ReplyForm

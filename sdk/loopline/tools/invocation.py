@@ -459,36 +459,3 @@ class Background(Protocol):
     def follow(self, recorders: Mapping[ConversationKey, Recorder]) -> None:
         """Set the recorders of the running turns; results of their conversations are recorded through them."""
         ...
-
-
-class NoBackground:
-    """The background of a harness that does not support work in the background."""
-
-    def begin(self, call: BackgroundCall, work: Work) -> Outcome:
-        """Refuse the work.
-
-        Raises:
-            ToolError: always.
-        """
-        del work
-        raise ToolError(
-            f"{call.tool} cannot run in the background here: call it without background"
-        )
-
-    async def settle(self, conversation: ConversationKey, timeline: Timeline) -> None:
-        """Do nothing."""
-
-    def find_lost(
-        self, conversation: ConversationKey, timeline: Timeline
-    ) -> Sequence[BackgroundCall]:
-        """Return no calls."""
-        del conversation, timeline
-        return ()
-
-    async def wait(self, conversation: ConversationKey, call_id: str, seconds: float) -> bool:
-        """Return at once: nothing runs."""
-        del conversation, call_id, seconds
-        return True
-
-    def follow(self, recorders: Mapping[ConversationKey, Recorder]) -> None:
-        """Do nothing."""
