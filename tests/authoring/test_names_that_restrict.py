@@ -20,7 +20,7 @@ from tests.authoring.bundle_files import line_of, write
 TEA = '''
 from loopline import Agent, BaseWorkflow, Bundle, tool
 from loopline.guards import allow_only, ask_before
-from loopline.react.guards import Guards, rate_limit
+from loopline.guards import Guards, rate_limit
 from loopline.react.extensions import cycle_warning
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from loopline import BaseWorkflow, Bundle, Harness, Passage, TurnPayload, TurnResult, tool
 from loopline.errors import BundleError
-from loopline.react import Middleware, ReactStateV2, Reminder, allow_only
+from loopline.guards import allow_only
+from loopline.react import Middleware, ReactStateV2, Reminder
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.timeline import TurnHeader
 

@@ -11,8 +11,8 @@ from loopline import BaseWorkflow, Bundle, Harness, ToolContext, tool
 from loopline.conversations import Conversation
 from loopline.errors import LooplineError
 from loopline.events import Delta, Event
+from loopline.guards import ask_before, block_repeated_failures, rate_limit
 from loopline.models import Json
-from loopline.react.guards import ask_before, block_repeated_failures, rate_limit
 from loopline.testing import Call, FakeClock, ScriptedModel
 from loopline.timeline import Block, ProxiedCall, ProxiedResult, ToolResult
 from tests.support.programs import bundle, lines, python

@@ -39,10 +39,10 @@ from loopline.clock import SystemClock
 from loopline.conversations import Conversation
 from loopline.crew import GraphOptions
 from loopline.errors import ModelOverflow
+from loopline.guards import ask_before
 from loopline.models import JsonObject
 from loopline.prompt import replayed_rounds
 from loopline.react import PresetName
-from loopline.react.guards import ask_before
 from loopline.testing import Call, Fail, FakeClock, Refuse, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import NEW_TURN, Body, Timeline, UserPrompt

@@ -16,8 +16,8 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from loopline import BaseWorkflow, Bundle, Harness, Store, TurnPayload, TurnResult
+from loopline.guards import ask_before
 from loopline.harness.model_choice import Cassette
-from loopline.react.guards import ask_before
 from loopline.reader.document_import import heads_text
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry

@@ -13,8 +13,8 @@ from pydantic import BaseModel
 from loopline import Agent, BaseWorkflow, Bundle, ClientTool, Harness, tool
 from loopline.conversations import Conversation
 from loopline.errors import BundleError, LooplineError
+from loopline.guards import Allow, GuardedCall, Verdict, read_only
 from loopline.models import Json, JsonObject, ToolMessage
-from loopline.react import Allow, GuardedCall, Verdict, read_only
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import ToolResult, ToolStarted

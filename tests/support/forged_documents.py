@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import cast
 
 from loopline import BaseWorkflow, Bundle, TurnPayload, TurnResult
+from loopline.guards import ask_before
 from loopline.models import Json, JsonObject, dumps
-from loopline.react.guards import ask_before
 from loopline.testing import Call
 from tests.support import playground
 from tests.support.git_repositories import git

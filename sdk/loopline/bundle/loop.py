@@ -188,7 +188,7 @@ class LoopSpec(Struct, frozen=True, kw_only=True):
 
     def expand_search(self, search: toolbox.Tool, run: PreparedRun, quota: Quota) -> toolbox.Tool:
         """Wrap the search if `Quality(hyde=…)` is set, so that it also searches for words of an imagined answer."""
-        hyde = run.services.quality.for_preset(self.preset.name).hyde
+        hyde = run.services.quality_of(self.preset.name).hyde
         if hyde is None:
             return search
         model = MeteredModel(run.models.roles.get(hyde.model, self.models)[0], quota)
@@ -237,7 +237,7 @@ def crew_of(agents: Agents, preset: Preset, services: Services) -> Crew:
     Raises:
         LooplineError: the value of an environment variable is not valid.
     """
-    choice = services.quality.for_preset(preset.name)
+    choice = services.quality_of(preset.name)
     crew = Crew(
         agents=agents,
         clock=services.clock,

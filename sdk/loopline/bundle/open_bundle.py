@@ -198,7 +198,7 @@ class OpenBundle:
 async def _record_reflection(run: PreparedRun, result: TurnResult[Any]) -> None:
     """Record that a lesson must be drawn from the user's own turn, if the quality options ask for it."""
     header = run.recorder.turn.header
-    quality = run.services.quality.for_preset(header.preset if header else "")
+    quality = run.services.quality_of(header.preset if header else "")
     if not quality.quality.own_turns or quality.reflexion is None:
         return
     due = quality.reflexion.review_turn(run.payload.text, result)

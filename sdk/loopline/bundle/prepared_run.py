@@ -14,7 +14,7 @@ from loopline import react, timeline
 from loopline import tools as toolbox
 from loopline.bundle.properties import LoopSettings, Properties
 from loopline.clock import Clock
-from loopline.crew import Agents, GraphOptions, QualityChoice
+from loopline.crew import CHATCLI, Agents, GraphOptions, QualityInForce
 from loopline.errors import LooplineError
 from loopline.events import EventSink
 from loopline.knowledge import KnowledgeSpace, Passage, Progress
@@ -199,7 +199,8 @@ class Services:
         mcp_tools: returns the tools of the MCP servers that a descriptor module lists.
         web: the web search and the fetcher.
         agents: the agents that a loop may run; None if the bundle has none.
-        quality: the hooks around the runs of agents, by preset.
+        quality: the hooks around the runs of agents.
+        chatcli_quality: the same with the overrides of the environment, for loops with the preset `chatcli`.
         execution_tools: returns the tools that run programs, in the backends that a descriptor module names.
         background: runs the background work of tool calls.
         host_file: makes URLs of files.
@@ -228,13 +229,18 @@ class Services:
     mcp_tools: Callable[[str], Awaitable[McpTools]]
     web: WebPorts
     agents: Agents | None
-    quality: QualityChoice
+    quality: QualityInForce
+    chatcli_quality: QualityInForce
     execution_tools: Callable[[str], Awaitable[Sequence[toolbox.Tool]]]
     background: toolbox.Background
     host_file: HostFile
     tool_modules: Sequence[str]
     rules: react.RuleBook
     convert_error: Callable[[Exception], Exception]
+
+    def quality_of(self, preset: str) -> QualityInForce:
+        """Return the quality of loops with that preset."""
+        return self.chatcli_quality if preset == CHATCLI else self.quality
 
     async def collect_tool_names(self, *, asks_servers: bool = True) -> toolbox.KnownTools:
         """Return the names of all tools of the bundle and of the loop.
@@ -307,7 +313,7 @@ class PreparedRun(Struct, frozen=True, kw_only=True):
         preset: str = "bare",
         output: OutputType[Any] | None = None,
         agent: tuple[str, str] = ("", ""),
-        tools: Mapping[str, toolbox.Tool] | None = None,
+        tools: toolbox.ToolSet | None = None,
     ) -> timeline.TurnHeader:
         """Return the header of the turn for a loop with these models, options and tools. `agent` is its name and digest."""
         first, *fallbacks = models
@@ -326,7 +332,7 @@ class PreparedRun(Struct, frozen=True, kw_only=True):
             agent=agent[0],
             agent_digest=agent[1],
             version=self.services.sender.version,
-            client_tools=toolbox.client_tool_names(tools) if tools else (),
+            client_tools=tools.client_tools if tools else (),
         )
 
     def output_of(self, of_loop: object) -> OutputType[Any] | None:

@@ -18,8 +18,8 @@ from loopline.bundle.properties import (
 )
 from loopline.crew import Agents
 from loopline.errors import BundleError
+from loopline.guards import Guard, tool_patterns
 from loopline.names import nearest_hint
-from loopline.react import Guard, tool_patterns
 from loopline.skills import Skill, SkillSelection
 from loopline.tools import MCP, KnownTools, ToolPattern, may_begin
 

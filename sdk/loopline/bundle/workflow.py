@@ -34,6 +34,7 @@ from loopline.bundle.steps import StepEffect, StepRunner
 from loopline.errors import LooplineError, ToolError
 from loopline.events import Delta, EventSink
 from loopline.files import file_bodies
+from loopline.guards import ask_before, tool_patterns
 from loopline.knowledge import KnowledgeSpace, Passage
 from loopline.models import (
     FAST,
@@ -396,12 +397,12 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         agent = leaders.get(crew.leader(recorder.timeline))
         if agent is None:
             return loop.base or loop
-        reasoning = services.quality.for_preset(loop.preset.name).quality.reasoning
+        reasoning = services.quality_of(loop.preset.name).quality.reasoning
         return loop.for_leader(agent, reasoning.effort(agent.name), self._run.models)
 
     def _own_turn_quality(self, loop: LoopSpec) -> crew.Quality | None:
         """Return the quality options for the user's own turn; None if they are off, or the answer has an output type."""
-        quality = self._run.services.quality.for_preset(loop.preset.name).quality
+        quality = self._run.services.quality_of(loop.preset.name).quality
         is_on = quality.own_turns and quality.enabled and loop.output is None
         return quality if is_on else None
 
@@ -418,7 +419,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
     def _guards(self) -> tuple[react.Guard, ...]:
         """Return the guards of the workflow and the bundle, and the one that asks about the tools of `Bundle(approve=…)`."""
         bundle = self._run.services.bundle
-        asks = (react.ask_before(bundle.approve),) if bundle.approve else ()
+        asks = (ask_before(bundle.approve),) if bundle.approve else ()
         return (*self.guards, *bundle.guards, *asks)
 
     async def _toolset(
@@ -445,7 +446,8 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         if loop.child_tools is not None:
             who = f"the agent {loop.agent!r}" if loop.agent else "a child run"
             allowed.append(loop_checks.make_tool_patterns(who, loop.child_tools))
-        named = (*chain.from_iterable(allowed), *react.tool_patterns(loop.guards))
+        of_guards = tool_patterns(loop.guards) if loop.guards else ()
+        named = (*chain.from_iterable(allowed), *of_guards)
         await loop_checks.check_tools(services, named, bundle_tools, server_tools)
         for patterns in allowed:
             bundle_tools = bundle_tools.allow(tool.pattern for tool in patterns)
@@ -478,7 +480,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         built_in += self._background_tools(bundle_tools, run) if not depth else ()
         built_in += self._crew_tools(loop, options, depth)
         own_tools = [*built_in, *bundle_tools.values()]
-        return toolbox.ToolSet(toolbox.join_client_tools(own_tools, run.recorder.turn.prompt))
+        return toolbox.ToolSet([*own_tools, *_client_tools(own_tools, run.recorder.turn.prompt)])
 
     def _background_tools(self, tools: toolbox.ToolSet, run: PreparedRun) -> Sequence[toolbox.Tool]:
         """Return the tool that awaits and stops background calls, if one of the tools runs there."""
@@ -500,7 +502,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         own_crew = self._crew(loop) if depth < options.max_depth else None
         graph = services.bundle.graph
         if graph is not None and not depth and options.max_depth:
-            learns = services.quality.for_preset(loop.preset.name).reflexion is not None
+            learns = services.quality_of(loop.preset.name).reflexion is not None
             tools.append(crew.GraphTool(graph, services.clock, learns=learns))
         if own_crew is not None:
             tools += own_crew.tools(loop.offers)
@@ -788,6 +790,13 @@ def _loop_tools(
     if not loop.lean:
         tools.append(toolbox.HideTool(options.editable_tail_size_in_tokens))
     return tools
+
+
+def _client_tools(tools: Sequence[toolbox.Tool], prompt: tl.Block | None) -> Sequence[toolbox.Tool]:
+    """Return the tools that the message of the turn brings; `tools` are the other tools of the loop."""
+    if prompt is None or not isinstance(prompt.body, tl.UserPrompt) or not prompt.body.tools:
+        return ()
+    return toolbox.make_client_tools(prompt.body.tools, [tool.spec.name for tool in tools])
 
 
 def _allowed_tools(

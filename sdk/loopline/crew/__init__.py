@@ -36,7 +36,6 @@ from loopline.crew.pipeline import SkipRun as SkipRun
 from loopline.crew.plan_first import PlanFirst as PlanFirst
 from loopline.crew.quality import CHATCLI as CHATCLI
 from loopline.crew.quality import Quality as Quality
-from loopline.crew.quality import QualityChoice as QualityChoice
 from loopline.crew.quality import QualityInForce as QualityInForce
 from loopline.crew.quality import with_environment as with_environment
 from loopline.crew.reflexion import LessonWriter as LessonWriter

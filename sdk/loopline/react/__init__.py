@@ -29,14 +29,9 @@ from loopline.react.extensions import RoundHookResult as RoundHookResult
 from loopline.react.extensions import Run as Run
 from loopline.react.extensions import Stop as Stop
 from loopline.react.extensions import Verdict as Verdict
+from loopline.react.guards import OWN_TOOLS as OWN_TOOLS
 from loopline.react.guards import Guards as Guards
-from loopline.react.guards import allow_only as allow_only
-from loopline.react.guards import ask_before as ask_before
-from loopline.react.guards import block_repeated_failures as block_repeated_failures
 from loopline.react.guards import needs_approval as needs_approval
-from loopline.react.guards import rate_limit as rate_limit
-from loopline.react.guards import read_only as read_only
-from loopline.react.guards import tool_patterns as tool_patterns
 from loopline.react.loop_options import DEFAULT_OPTIONS as DEFAULT_OPTIONS
 from loopline.react.loop_options import GROUPS as GROUPS
 from loopline.react.loop_options import PRESETS as PRESETS

@@ -38,7 +38,6 @@ from loopline.react.result_text import render_result, truncate_outcome
 from loopline.react.tool_runtime import Children, ToolRuntime
 from loopline.refs import parse
 from loopline.tasks import compute, run_together
-from loopline.tools.parameters import copy_arguments
 
 logger: logging.Logger = logging.getLogger("loopline")
 
@@ -167,8 +166,7 @@ class ToolExecutor:
         except LooplineError as error:
             text = f"The client sent a result that does not fit the tool: {error}"
             outcome = tools.Outcome(text=text, failed=True)
-        if parsed.guarded is not None:
-            outcome = await self._checker.filter_result(parsed.guarded, outcome)
+        outcome = await self._checker.filter_result(parsed.guarded, outcome)
         turn = self._recorder.turn
         earlier = turn.earlier_answers.get(call.call_id)
         if earlier is not None and (edited := tl.edited_arguments(earlier.value)) is not None:
@@ -227,13 +225,12 @@ class ToolExecutor:
             outcome = None
         if outcome is None:
             await self._record_end(call, OUTCOME_UNKNOWN, "interrupted")
-        else:
-            if parsed.guarded is not None:
-                outcome = await self._checker.filter_result(parsed.guarded, outcome)
-            try:
-                await self._record_outcome(call, outcome, 0.0, started.ran_with)
-            except ToolError as error:  # a file that it wrote is not allowed
-                await self._record_failure(parsed, str(error))
+            return
+        outcome = await self._checker.filter_result(parsed.guarded, outcome)
+        try:
+            await self._record_outcome(call, outcome, 0.0, started.ran_with)
+        except ToolError as error:  # a file that it wrote is not allowed
+            await self._record_failure(parsed, str(error))
 
     async def _begin_lost_again(self) -> None:
         """Begin again the background calls of the conversation whose process has gone, and that may begin again."""
@@ -270,13 +267,8 @@ class ToolExecutor:
         self, parsed: CheckedCall, call: tools.BackgroundCall, work: tools.Work
     ) -> tools.Outcome:
         """Run the work of a background call for its time, and return its outcome, or its error, as the guards change it."""
-
-        async def step() -> tools.Outcome:
-            return await work()
-
-        effect = parsed.claim.effect
         try:
-            outcome = await self._limit_time(call.seconds, step(), effect)
+            outcome = await self._limit_time(call.seconds, work(), parsed.claim.effect)
         except tools.AskUser:
             outcome = tools.Outcome(text=NO_QUESTION, failed=True)
         except LooplineError as error:
@@ -286,8 +278,6 @@ class ToolExecutor:
         except Exception as error:
             logger.exception("%s broke in the background", call.tool)
             outcome = tools.Outcome(text=f"{type(error).__name__}: {error}", failed=True)
-        if parsed.guarded is None:
-            return outcome
         return await self._checker.filter_result(parsed.guarded, outcome)
 
     async def run_calls(self, calls: Sequence[tl.ToolCalled]) -> None:
@@ -521,7 +511,7 @@ class ToolExecutor:
         return step if seconds is None else self._limit_time(seconds, step, tool.effect)
 
     async def _limit_time(
-        self, seconds: float, step: Coroutine[Any, Any, tools.Outcome], effect: tl.Effect
+        self, seconds: float, step: Awaitable[tools.Outcome], effect: tl.Effect
     ) -> tools.Outcome:
         """Return the outcome of the step.
 
@@ -561,11 +551,8 @@ class ToolExecutor:
         self, parsed: CheckedCall, text: str, elapsed_ms: float = 0.0
     ) -> None:
         """Record an error as the result, with the text that the guards make of it."""
-        if parsed.guarded is not None:
-            text = (
-                await self._checker.filter_result(parsed.guarded, tools.Outcome(text=text))
-            ).text
-        await self._record_end(parsed.call, parsed.note + text, "error", elapsed_ms)
+        outcome = await self._checker.filter_result(parsed.guarded, tools.Outcome(text=text))
+        await self._record_end(parsed.call, parsed.note + outcome.text, "error", elapsed_ms)
 
     async def _record_end(
         self, call: tl.ToolCalled, text: str, status: tl.ResultStatus, elapsed_ms: float = 0.0
@@ -718,3 +705,18 @@ async def _close_after(
     finally:
         for proxied in programs:
             await proxied.close()
+
+
+def copy_arguments(arguments: JsonObject) -> JsonObject:
+    """Return a deep copy of the arguments."""
+    return {name: _copy(value) for name, value in arguments.items()}
+
+
+def _copy(value: Json) -> Json:
+    match value:
+        case list():
+            return [_copy(item) for item in value]
+        case dict():
+            return copy_arguments(value)
+        case _:
+            return value

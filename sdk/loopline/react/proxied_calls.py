@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
 
+from msgspec import structs
+
 from loopline import timeline as tl
 from loopline.clock import elapsed_ms
 from loopline.errors import LooplineError, StoreError, ToolError
@@ -189,18 +191,19 @@ class ProxiedCalls:
             text = f"{call.tool} asks the user, which it cannot do for a program"
             return await self._record_end(parsed, text, "error", start)
         except LooplineError as error:
-            return await self._record_failure(parsed, str(error), start)
+            text = str(error)
         except Exception as error:
             logger.exception("%s broke", call.tool)
-            return await self._record_failure(parsed, f"{type(error).__name__}: {error}", start)
+            text = f"{type(error).__name__}: {error}"
+        failed = await self._checker.filter_result(parsed.guarded, Outcome(text=text))
+        return await self._record_end(parsed, failed.text, "error", start)
 
     async def _run_recorded(self, parsed: CheckedCall, approval_seconds: float) -> ProxiedAnswer:
         call = parsed.call
         start = self._clock.elapsed()
         if call.tool not in self.names:
             raise ToolError(f"a program cannot call {call.tool!r} here: {self._offer}")
-        if parsed.guarded is not None:
-            parsed = await self._judge(parsed, approval_seconds)
+        parsed = await self._judge(parsed, approval_seconds)
         if isinstance(parsed.verdict, Deny):
             return await self._record_end(parsed, parsed.verdict.reason, "denied", start)
         if isinstance(parsed.tool, LooplineError):
@@ -208,8 +211,7 @@ class ProxiedCalls:
         self._outbox.progress(call.tool)
         children = Children(call.call_id, self._runtime, spawn=None)
         outcome = await self._invoke(parsed, children)
-        if parsed.guarded is not None:
-            outcome = await self._checker.filter_result(parsed.guarded, outcome)
+        outcome = await self._checker.filter_result(parsed.guarded, outcome)
         return await self._record_outcome(parsed, outcome, start)
 
     @property
@@ -232,14 +234,7 @@ class ProxiedCalls:
         if answer is None:
             raise ApprovalRequired(parsed.call.tool, judged.verdict.question)
         if not tl.is_approval(answer):
-            return CheckedCall(
-                parsed.call,
-                parsed.tool,
-                parsed.claim,
-                parsed.arguments,
-                guarded,
-                Deny(denial_text(answer)),
-            )
+            return structs.replace(parsed, verdict=Deny(denial_text(answer)))
         edited = tl.edited_arguments(answer)
         if edited is not None:
             self._edited[parsed.call.call_id] = edited
@@ -264,11 +259,6 @@ class ProxiedCalls:
             alarm.cancel()
             waiting.cancel()
         return None if waiting.cancelled() else waiting.result()
-
-    async def _record_failure(self, parsed: CheckedCall, text: str, start: float) -> ProxiedAnswer:
-        if parsed.guarded is not None:
-            text = (await self._checker.filter_result(parsed.guarded, Outcome(text=text))).text
-        return await self._record_end(parsed, text, "error", start)
 
     async def _record_end(
         self, parsed: CheckedCall, text: str, status: tl.ResultStatus, start: float

@@ -23,8 +23,7 @@ from loopline.tools.builtin.web import WebSearchTool as WebSearchTool
 from loopline.tools.client_tools import MAX_CLIENT_TOOLS as MAX_CLIENT_TOOLS
 from loopline.tools.client_tools import check_client_tools as check_client_tools
 from loopline.tools.client_tools import check_shadows as check_shadows
-from loopline.tools.client_tools import client_tool_names as client_tool_names
-from loopline.tools.client_tools import join_client_tools as join_client_tools
+from loopline.tools.client_tools import make_client_tools as make_client_tools
 from loopline.tools.client_tools import read_client_result as read_client_result
 from loopline.tools.client_tools import runs_on_client as runs_on_client
 from loopline.tools.functions import BoundTool as BoundTool

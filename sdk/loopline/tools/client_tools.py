@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 from loopline.errors import LooplineError, ToolError
@@ -16,8 +16,8 @@ from loopline.models.json_schema import (
     validator_of_checked,
     validator_of_schema,
 )
-from loopline.timeline import Block, ClientTool, Effect, UserPrompt
-from loopline.tools.functions import NOTHING, BoundTool, Tool
+from loopline.timeline import ClientTool, Effect
+from loopline.tools.functions import NOTHING, BoundTool, RerunnableTool, Tool
 from loopline.tools.invocation import AskUser, ToolInvocation
 from loopline.tools.outcome import Outcome
 
@@ -33,13 +33,14 @@ NO_PARAMETERS: JsonObject = {"type": "object", "properties": {}}
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 
 
-class RequestTool:
+class RequestTool(RerunnableTool):
     """A tool of a request, which the client runs. Its schema must have passed `check_client_tools`."""
 
     effect: Effect = "exclusive"
 
     def __init__(self, tool: ClientTool) -> None:
         self._tool = tool
+        self.shared_key = tool.name
         self.spec: ToolSpec = ToolSpec(
             name=tool.name, description=tool.description, parameters=tool.parameters
         )
@@ -59,35 +60,15 @@ class RequestTool:
         except SchemaMismatch as error:
             raise ToolError(f"{self.spec.name}: {error}") from error
 
-    def key(self, arguments: JsonObject) -> str:
-        """Return the name of the tool."""
-        del arguments
-        return self.spec.name
-
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """Have the call wait for its result from the client."""
+        """Have the call wait for its result from the client, also after a crash, because the client may still send it."""
         del call
         raise AskUser.for_client(self.spec.name, arguments, self._tool.result)
-
-    async def reconcile(self, arguments: JsonObject, call: ToolInvocation) -> Outcome | None:
-        """Have the call wait again, because the client may still send its result."""
-        return await self.run(arguments, call)
 
 
 def runs_on_client(tool: object) -> bool:
     """Return whether the client runs the calls of a tool."""
     return isinstance(tool, RequestTool) or (isinstance(tool, BoundTool) and tool.function.client)
-
-
-def client_tool_names(tools: Mapping[str, Tool]) -> tuple[str, ...]:
-    """Return the names of the tools whose calls the client runs."""
-    # Not by `runs_on_client`, since each turn would call it for each of its tools.
-    names = [
-        name
-        for name, tool in tools.items()
-        if isinstance(tool, RequestTool) or (isinstance(tool, BoundTool) and tool.function.client)
-    ]
-    return tuple(names)
 
 
 def check_client_tools(tools: Sequence[ClientTool]) -> tuple[ClientTool, ...]:
@@ -178,17 +159,14 @@ def check_shadows(tools: Sequence[ClientTool], names: Sequence[str]) -> None:
             )
 
 
-def join_client_tools(bundle_tools: Sequence[Tool], prompt: Block | None) -> Sequence[Tool]:
-    """Return the tools of a bundle and those of the message that began the turn.
+def make_client_tools(tools: Sequence[ClientTool], names: Sequence[str]) -> Sequence[Tool]:
+    """Return the tools of a message for its turn; `names` are those of the tools of the bundle.
 
     Raises:
         LooplineError: a tool of the message has the name of one of the bundle.
     """
-    body = prompt.body if prompt else None
-    if not isinstance(body, UserPrompt) or not body.tools:
-        return bundle_tools
-    check_shadows(body.tools, [tool.spec.name for tool in bundle_tools])
-    return [*bundle_tools, *map(RequestTool, body.tools)]
+    check_shadows(tools, names)
+    return [RequestTool(tool) for tool in tools]
 
 
 def read_client_result(value: Json, form: Json) -> Outcome:

@@ -353,18 +353,3 @@ def names_argument(arguments: JsonObject, name: str, allowed: list[str]) -> list
         if item not in allowed:
             raise ToolError(f"{name}: there is no {item!r}, only {nearest_first(item, allowed)}")
     return list(dict.fromkeys(chosen))
-
-
-def copy_arguments(arguments: JsonObject) -> JsonObject:
-    """Return a deep copy of the arguments."""
-    return {name: _copy(value) for name, value in arguments.items()}
-
-
-def _copy(value: Json) -> Json:
-    match value:
-        case list():
-            return [_copy(item) for item in value]
-        case dict():
-            return copy_arguments(value)
-        case _:
-            return value

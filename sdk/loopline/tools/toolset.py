@@ -12,6 +12,7 @@ from itertools import count
 
 from loopline.errors import BundleError, ToolError
 from loopline.models import ToolSpec
+from loopline.tools.client_tools import RequestTool
 from loopline.tools.functions import BoundTool, Tool
 from loopline.tools.parameters import nearest_first
 
@@ -121,6 +122,18 @@ class ToolSet(Mapping[str, Tool]):
     def specs(self) -> tuple[ToolSpec, ...]:
         """The specifications of the tools for a model."""
         return tuple([tool.spec for tool in self._tools.values()])
+
+    @property
+    def client_tools(self) -> tuple[str, ...]:
+        """The names of the tools whose calls the client runs."""
+        # Not by `runs_on_client`, since each turn would call it for each of its tools.
+        names = [
+            name
+            for name, tool in self._tools.items()
+            if isinstance(tool, RequestTool)
+            or (isinstance(tool, BoundTool) and tool.function.client)
+        ]
+        return tuple(names)
 
     @cached_property
     def provider_names(self) -> ProviderNames:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from loopline import BaseWorkflow, Bundle, ToolContext, TurnPayload, TurnResult, models, tool
-from loopline.react.guards import ask_before
+from loopline.guards import ask_before
 from loopline.timeline import Effect
 from loopline.tools import Outcome, Tool, ToolFunction, ToolInvocation
 from tests.support.ledgers import add_line, lines_of
