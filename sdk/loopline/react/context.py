@@ -25,6 +25,7 @@ from loopline.models import (
     Prompt,
 )
 from loopline.models.prompt import cost, cost_of_files, estimate
+from loopline.react.compaction import Compaction, age_window
 from loopline.react.loop_options import choose_protocol
 from loopline.react.model_requests import (
     MeteredModel,
@@ -34,12 +35,13 @@ from loopline.react.model_requests import (
     request_limits,
 )
 from loopline.react.offered_tools import OfferedTools, ToolOffering
-from loopline.react.projections import ProjectionPlanner
 from loopline.react.replies import ANSWER_TOOL, TypedAnswer, answer_record
 from loopline.react.tool_runtime import ToolRuntime
 from loopline.tasks import compute
 from loopline.tools import DELEGATE, ToolSet
 
+PRUNE_BUFFER_SECONDS = 10
+"""The provider's cache counts as cold this long before it expires."""
 RENDERED_INLINE = 100
 """The most blocks that are rendered in the event loop; more blocks are rendered in a thread."""
 RoundPurpose = Literal["decision", "answer"]
@@ -409,11 +411,10 @@ class Context:
             extra=lambda now: add_to(now).tokens,
             factor=factor,
         )
-        planner = self._planner
         window, causes = self.view.rendering.window, list[str]()
         offered = timeline.last_round, self._offering, self.model.capabilities
-        if planner.is_due(is_alike=all(map(is_, offered, self._offered))):
-            window, causes = await self._choose_window(planner)
+        if self._is_window_due(is_alike=all(map(is_, offered, self._offered))):
+            window, causes = await self._choose_window()
         now = self.view.find_rendering(window)
         self.tokens = budget.cost(now)
         if self._on_demand and self._meets_demand(now, room):
@@ -421,7 +422,7 @@ class Context:
         if causes == ["prune"] or self.tokens > prompt.TRIGGER * room:
             if await self._recorder.catch_up():  # so that a summary covers the newest blocks too
                 return False
-            window, causes = await planner.make_room(window, causes, budget)
+            window, causes = await self._compaction.make_room(window, causes, budget)
             inputs = [block for block in inputs if block.seq in timeline.pending]  # else recalled
             additions.clear()
         if self._recorder.turn.overflowed:
@@ -457,22 +458,96 @@ class Context:
         self._extend()
         return is_opened
 
-    async def _choose_window(self, planner: ProjectionPlanner) -> tuple[tl.Projection, list[str]]:
-        """Return the window of the round and the causes that open an epoch; a long conversation is rendered in a thread."""
-        if len(self._recorder.timeline.blocks) <= RENDERED_INLINE:
-            return planner.choose()
-        return await compute(planner.choose)
-
     @property
-    def _planner(self) -> ProjectionPlanner:
-        return ProjectionPlanner(
+    def _compaction(self) -> Compaction:
+        return Compaction(
             runtime=self._runtime,
             model=self.model,
             protocol=self.protocol,
             view=self.view,
             offering=self._offering,
-            answer=self._typed_answer,
         )
+
+    async def _choose_window(self) -> tuple[tl.Projection, list[str]]:
+        """Return the window of the round and the causes that open an epoch; a long conversation is rendered in a thread."""
+        if len(self._recorder.timeline.blocks) <= RENDERED_INLINE:
+            return self._choose()
+        return await compute(self._choose)
+
+    def _is_window_due(self, *, is_alike: bool) -> bool:
+        """Return whether the window may have to change before the next round.
+
+        `is_alike` is True if this run opened the last round, for the same model and with the same offering.
+        """
+        hides_more = self.view.state.last_hide > self.view.rendering.window.hides
+        if hides_more or self._cache_is_cold():
+            return True
+        return not is_alike and bool(self._change_causes())
+
+    def _choose(self) -> tuple[tl.Projection, list[str]]:
+        """Return the window of the round, and the causes that open an epoch with it; no causes if none opens."""
+        window, causes = self.view.window, self._change_causes()
+        if causes == ["start"]:
+            window = structs.replace(window, result_limit=self._options.result_characters)
+        elif causes:
+            window = age_window(window, self._runtime)
+        if causes:
+            window = structs.replace(window, carrying=self.model.capabilities.attachment_support)
+        hidden = self.view.state.last_hide
+        if hidden > window.hides:
+            window = structs.replace(window, hides=hidden)
+            causes = [*causes, "hide"]
+        if self._cache_is_cold() and not causes:
+            pruned = age_window(window, self._runtime)
+            if self._is_worth_pruning(pruned):
+                window, causes = pruned, ["prune"]
+        if causes not in ([], ["start"]):
+            # The reasoning so far is only valid with the earlier prompt.
+            window = structs.replace(window, unbound=self.view.seq)
+        if window != self.view.window:
+            # Rendered here because a caller may run this in a thread.
+            self.view.render_under(window)
+        return window, causes
+
+    def _change_causes(self) -> list[str]:
+        """Return the causes by which the beginning of this prompt differs from that of the last round, such as "tools".
+
+        They are empty if the beginning is the same, and "start" alone in the first round. "model" also means that the model
+        takes other kinds of files.
+        """
+        before = self._recorder.timeline.last_round
+        if before is None:
+            return ["start"]
+        support = self.view.window.carrying
+        now = self.model.capabilities.attachment_support
+        files_differ = support != now and structs.replace(support, tokens=now.tokens) != now
+        causes = {
+            "model": before.model != self.model.name or files_differ,
+            "protocol": before.protocol != self.protocol.name,
+            "renderer": before.renderer != prompt.RENDERER,
+            "instructions": before.system_sha256 != self._offering.system_sha256,
+            "tools": before.tools_sha256 != self._offering.tools_sha256,
+            "output": (before.answer_by, before.schema_sha256) != answer_record(self._typed_answer),
+        }
+        return [cause for cause, applies in causes.items() if applies]
+
+    def _cache_is_cold(self) -> bool:
+        """Return whether the provider's cache of the last prompt has expired."""
+        last = self._recorder.timeline.last_request
+        ttl = self._options.cache_ttl_seconds
+        if last is None or not ttl:
+            return False
+        if isinstance(last.body, tl.RoundStart) and last.body.cache_ttl:
+            ttl = last.body.cache_ttl  # the time to live was set by that request
+        unused = self._clock.now() - last.ts
+        return unused.total_seconds() >= ttl - PRUNE_BUFFER_SECONDS
+
+    def _is_worth_pruning(self, pruned: tl.Projection) -> bool:
+        """Return whether the window makes the prompt smaller, or moves feedback to its turn."""
+        if pruned == self.view.window:
+            return False
+        smaller = self.view.render_under(pruned).tokens < self.view.rendering.tokens
+        return smaller or pruned.feedback > self.view.window.feedback
 
     def _cache_policy(self, causes: Sequence[str], factor: float) -> prompt.CachePolicy:
         """Return the rules for the cache points of a round; `causes` are those that open an epoch, empty if none does."""

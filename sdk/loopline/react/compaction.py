@@ -1,4 +1,4 @@
-"""Projections: the part of the timeline that the prompt of a round shows, and the compaction of prompts that do not fit."""
+"""Compaction: which smaller part of the timeline a prompt shows if it does not fit its window."""
 
 from __future__ import annotations
 
@@ -17,12 +17,9 @@ from loopline.models import Message, Model, Options, Prompt, well_formed
 from loopline.models.prompt import estimate
 from loopline.react.model_requests import MeteredModel, OutOfBudget, RetryPolicy, request_reply
 from loopline.react.offered_tools import ToolOffering
-from loopline.react.replies import TypedAnswer, answer_record
 from loopline.react.tool_runtime import ToolRuntime
 from loopline.tasks import compute
 
-PRUNE_BUFFER_SECONDS = 10
-"""The provider's cache counts as cold this long before it expires."""
 SUMMARY_OUTPUT_LIMIT = 1_600
 """The output limit of a summary, in tokens."""
 THINKING_ROOM = 8_000
@@ -53,48 +50,26 @@ class _SummaryTask:
     shown: int
 
 
-class ProjectionPlanner(Struct, frozen=True, kw_only=True):
-    """Chooses the window of the next round, and records a message about content that it drops."""
+def age_window(window: tl.Projection, runtime: ToolRuntime) -> tl.Projection:
+    """Return the window with old turns clipped and new feedback at its turns, as the options of the loop say."""
+    options = runtime.options
+    return prompt.age(
+        structs.replace(window, result_limit=min(window.result_limit, options.result_characters)),
+        runtime.recorder.number,
+        options.keep_recent_turns,
+        options.keep_recent_intact_turns,
+        runtime.recorder.timeline.reactions.newest_seq,
+    )
+
+
+class Compaction(Struct, frozen=True, kw_only=True):
+    """Makes a prompt fit by showing less of the timeline, and records a message about content that it drops."""
 
     runtime: ToolRuntime
     model: Model
     protocol: prompt.DecisionProtocol
     view: prompt.View
     offering: ToolOffering
-    answer: TypedAnswer | None
-
-    def is_due(self, *, is_alike: bool) -> bool:
-        """Return whether the window may have to change before the next round.
-
-        `is_alike` is True if this run opened the last round, for the same model and with the same offering.
-        """
-        hides_more = self.view.state.last_hide > self.view.rendering.window.hides
-        if hides_more or self._cache_is_cold():
-            return True
-        return not is_alike and bool(self._change_causes())
-
-    def choose(self) -> tuple[tl.Projection, list[str]]:
-        """Return the window of the round, and the causes that open an epoch with it; no causes if none opens."""
-        window, causes = self.view.window, self._change_causes()
-        if causes == ["start"]:
-            window = structs.replace(window, result_limit=self.runtime.options.result_characters)
-        elif causes:
-            window = self._age(window)
-        if causes:
-            window = structs.replace(window, carrying=self.model.capabilities.attachment_support)
-        hidden = self.view.state.last_hide
-        if hidden > window.hides:
-            window = structs.replace(window, hides=hidden)
-            causes = [*causes, "hide"]
-        if self._cache_is_cold() and not causes:
-            pruned = self._age(window)
-            if self._is_worth_pruning(pruned):
-                window, causes = pruned, ["prune"]
-        window = window if causes in ([], ["start"]) else self._drop_reasoning(window)
-        if window != self.view.window:
-            # Rendered here because a caller may run this in a thread.
-            self.view.render_under(window)
-        return window, causes
 
     async def make_room(
         self, window: tl.Projection, causes: list[str], budget: prompt.Budget
@@ -127,62 +102,9 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
             )
             await self._record([tl.SystemMessage(code="prune", text=text)])
 
-    def _change_causes(self) -> list[str]:
-        """Return the causes by which the beginning of this prompt differs from that of the last round, such as "tools".
-
-        They are empty if the beginning is the same, and "start" alone in the first round. "model" also means that the model
-        takes other kinds of files.
-        """
-        before = self.runtime.recorder.timeline.last_round
-        if before is None:
-            return ["start"]
-        support = self.view.window.carrying
-        now = self.model.capabilities.attachment_support
-        files_differ = support != now and structs.replace(support, tokens=now.tokens) != now
-        causes = {
-            "model": before.model != self.model.name or files_differ,
-            "protocol": before.protocol != self.protocol.name,
-            "renderer": before.renderer != prompt.RENDERER,
-            "instructions": before.system_sha256 != self.offering.system_sha256,
-            "tools": before.tools_sha256 != self.offering.tools_sha256,
-            "output": (before.answer_by, before.schema_sha256) != answer_record(self.answer),
-        }
-        return [cause for cause, applies in causes.items() if applies]
-
-    def _age(self, window: tl.Projection) -> tl.Projection:
-        recorder = self.runtime.recorder
-        options = self.runtime.options
-        return prompt.age(
-            structs.replace(
-                window, result_limit=min(window.result_limit, options.result_characters)
-            ),
-            recorder.number,
-            options.keep_recent_turns,
-            options.keep_recent_intact_turns,
-            recorder.timeline.reactions.newest_seq,
-        )
-
     def _drop_reasoning(self, window: tl.Projection) -> tl.Projection:
         """Return the window without the reasoning so far, which is only valid with the earlier prompt."""
         return structs.replace(window, unbound=self.view.seq)
-
-    def _cache_is_cold(self) -> bool:
-        """Return whether the provider's cache of the last prompt has expired."""
-        last = self.runtime.recorder.timeline.last_request
-        ttl = self.runtime.options.cache_ttl_seconds
-        if last is None or not ttl:
-            return False
-        if isinstance(last.body, tl.RoundStart) and last.body.cache_ttl:
-            ttl = last.body.cache_ttl  # the time to live was set by that request
-        unused = self.runtime.clock.now() - last.ts
-        return unused.total_seconds() >= ttl - PRUNE_BUFFER_SECONDS
-
-    def _is_worth_pruning(self, pruned: tl.Projection) -> bool:
-        """Return whether the window makes the prompt smaller, or moves feedback to its turn."""
-        if pruned == self.view.window:
-            return False
-        smaller = self.view.render_under(pruned).tokens < self.view.rendering.tokens
-        return smaller or pruned.feedback > self.view.window.feedback
 
     async def _compact(self, current: tl.Projection, budget: prompt.Budget) -> tl.Projection:
         """Return a window under which the prompt fits, by the cheapest sufficient change, and record a message about it.
@@ -190,7 +112,7 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
         First results are cleared, then old rounds are summarized, and at last texts are truncated.
         """
         view = self.view
-        window = self._drop_reasoning(self._age(current))
+        window = self._drop_reasoning(age_window(current, self.runtime))
         before = budget.cost(view.rendering)
         self.runtime.listen(
             Delta(type="compaction", channel="context", text=f"about {before} tokens")
