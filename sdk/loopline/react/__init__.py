@@ -53,13 +53,13 @@ from loopline.react.model_requests import MIN_OUTPUT as MIN_OUTPUT
 from loopline.react.model_requests import Amount as Amount
 from loopline.react.model_requests import MeteredModel as MeteredModel
 from loopline.react.model_requests import OutOfBudget as OutOfBudget
-from loopline.react.model_requests import PrivateErrors as PrivateErrors
 from loopline.react.model_requests import Quota as Quota
 from loopline.react.model_requests import Remaining as Remaining
 from loopline.react.model_requests import RequestEstimate as RequestEstimate
 from loopline.react.model_requests import RequestQuota as RequestQuota
-from loopline.react.model_requests import hide_details as hide_details
 from loopline.react.model_requests import recount as recount
+from loopline.react.private_errors import PrivateErrors as PrivateErrors
+from loopline.react.private_errors import hide_details as hide_details
 from loopline.react.replies import ANSWER_TOOL as ANSWER_TOOL
 from loopline.react.replies import CitationFilter as CitationFilter
 from loopline.react.result_text import render_result as render_result
