@@ -7,10 +7,8 @@ it had begun and continues with the remaining ones.
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from functools import partial
 
 from msgspec import structs
@@ -96,15 +94,6 @@ _ANALYSIS: JsonObject = {
     },
     "required": ["achieved", "confidence"],
 }
-
-
-def parse_graph(text: str) -> tuple[tl.GraphStep, ...]:
-    """Parse the steps in a planner's answer.
-
-    Raises:
-        LooplineError: the answer does not contain a plan that can be run.
-    """
-    return read_graph(extract_json(text) or {})
 
 
 def read_graph(value: JsonObject) -> tuple[tl.GraphStep, ...]:
@@ -198,15 +187,6 @@ class Analysis:
         if self.achieved:
             return f"Whether the goal is reached is not certain. {self.missing}"
         return f"The goal is not reached: {self.feedback}"
-
-
-def parse_analysis(text: str) -> Analysis:
-    """Parse the analysis in an analyst's answer.
-
-    Raises:
-        LooplineError: the answer does not contain an analysis.
-    """
-    return read_analysis(extract_json(text) or {})
 
 
 def read_analysis(value: JsonObject) -> Analysis:
@@ -332,45 +312,6 @@ def _statuses(graph: tl.CrewGraph) -> dict[str, tl.plan.StepStatus]:
 def _plan_id(graph: tl.CrewGraph, moment: tl.Moment, attempt: int) -> str:
     first = f"plan:{moment.turn_id}:{graph.call_id}"
     return first if attempt == 1 else f"{first}.{attempt}"
-
-
-@dataclass(slots=True, eq=False)
-class GraphCache:
-    """The outcomes of calls to tools that match `patterns` and only read.
-
-    Equal calls at the same time run once. A call that failed is not cached.
-    """
-
-    patterns: tuple[str, ...]
-    _running: dict[str, asyncio.Future[Outcome]] = field(
-        default_factory=dict[str, "asyncio.Future[Outcome]"]
-    )
-
-    def takes(self, tool: str, effect: tl.Effect) -> bool:
-        """Return whether calls to a tool of that name and effect are cached."""
-        return effect == "read" and any(fnmatchcase(tool, pattern) for pattern in self.patterns)
-
-    async def outcome(
-        self, tool: str, arguments: JsonObject, run: Callable[[], Awaitable[Outcome]]
-    ) -> Outcome:
-        """Return the outcome of an equal call, waiting for it if it is running; without an equal call, that of `run`."""
-        key = json.dumps([tool, arguments], sort_keys=True)
-        while (running := self._running.get(key)) is not None:
-            try:
-                return await asyncio.shield(running)
-            except asyncio.CancelledError:
-                if not running.cancelled():  # then this caller is cancelled, and not the call
-                    raise
-        self._running[key] = own = asyncio.get_running_loop().create_future()
-        try:
-            outcome = await run()
-        except BaseException:
-            # Callers that wait see the cancelled future and make the call themselves.
-            del self._running[key]
-            own.cancel()
-            raise
-        own.set_result(outcome)
-        return outcome
 
 
 class CachedTool(RerunnableTool):
@@ -533,11 +474,11 @@ class _GraphRun:
     errors: dict[str, str] = field(default_factory=dict[str, str])
     inputs: tuple[int, ...] = ()
     shared: SharedFiles = field(init=False)
-    cache: GraphCache = field(init=False)
+    cache: CallCache = field(init=False)
 
     def __post_init__(self) -> None:
         self.shared = SharedFiles.of(self.call)
-        self.cache = GraphCache(self.options.cached)
+        self.cache = CallCache(self.options.cached)
 
     async def run(self) -> Outcome:
         feedback = ""
@@ -588,7 +529,7 @@ class _GraphRun:
                 problem = reply.error or reply.answer
                 break
             try:
-                self._reset_steps(parse_graph(reply.answer))
+                self._reset_steps(read_graph(extract_json(reply.answer) or {}))
             except LooplineError as error:
                 problem = str(error)
                 continue
@@ -664,7 +605,7 @@ class _GraphRun:
         if not reply.ok:
             return Analysis(problem=reply.error or reply.answer)
         try:
-            return parse_analysis(reply.answer)
+            return read_analysis(extract_json(reply.answer) or {})
         except LooplineError as error:
             return Analysis(problem=f"The analyst's reply cannot be read: {error}.")
 

@@ -17,26 +17,12 @@ from uuid import uuid4
 import msgspec
 from msgspec import Struct
 
+from loopline import timeline as tl
 from loopline.clock import Clock
 from loopline.errors import LooplineError
 from loopline.models import Json, JsonObject, dumps
 from loopline.react.extensions import GuardedCall
 from loopline.tasks import compute
-from loopline.timeline import (
-    ApprovalRule,
-    ApprovalRules,
-    ConversationKey,
-    GrantedRule,
-    RuleScope,
-    ToolCalled,
-    ToolPending,
-    ToolQuestion,
-    UserAnswer,
-    approvals_of,
-    is_approval,
-    parent_name,
-    read_approval,
-)
 
 logger: logging.Logger = logging.getLogger("loopline")
 
@@ -51,7 +37,7 @@ Approve = bool | Callable[[JsonObject, GuardedCall], bool | str | Awaitable[bool
 """Whether a call needs approval: always, or what a function of its arguments and the call returns; a text is the question."""
 
 
-_SCOPES = ("none", *get_args(RuleScope))
+_SCOPES = ("none", *get_args(tl.RuleScope))
 """From the narrowest to the widest."""
 
 
@@ -70,7 +56,7 @@ class ApprovalLimits:
         LooplineError: `rules` is unknown, `seconds` is not above 0, or a number of people is below 1.
     """
 
-    rules: Literal["none"] | RuleScope = "conversation"
+    rules: Literal["none"] | tl.RuleScope = "conversation"
     tools: Sequence[str] = ("*",)
     seconds: float | None = None
     people: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -84,7 +70,7 @@ class ApprovalLimits:
         if self.seconds is not None and not self.seconds > 0:
             raise LooplineError(f"seconds is {self.seconds!r}: it must be above 0")
 
-    def find_problem(self, tool: str, scope: RuleScope, seconds: float | None) -> str:
+    def find_problem(self, tool: str, scope: tl.RuleScope, seconds: float | None) -> str:
         """Return why a rule may not be granted; empty if it may."""
         if _SCOPES.index(scope) > _SCOPES.index(self.rules):
             return f"no rule for the {scope} may be granted here"
@@ -121,7 +107,7 @@ class OfferedTool(Struct, frozen=True):
 class RuleRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """The rule that an approving answer asks for: also let later calls of the tool run, with the same or any arguments."""
 
-    scope: RuleScope = "conversation"
+    scope: tl.RuleScope = "conversation"
     arguments: Literal["any", "same"] = "any"
     seconds: float | None = None
 
@@ -145,7 +131,7 @@ class AskedCall:
     offered: str = "[]"
 
 
-def approval_digest(call: ToolCalled) -> str:
+def approval_digest(call: tl.ToolCalled) -> str:
     """Return the sha256 of the call id, the tool and the arguments that the user approves."""
     approved_text = dumps([call.call_id, call.tool, call.arguments])
     return sha256(approved_text.encode("utf-8", "surrogatepass")).hexdigest()
@@ -161,7 +147,7 @@ def parse_approval(line: str) -> Json:
     match first.strip(",.:;!").casefold():
         case "always" if not words:
             return {"approved": True, "rule": {}}
-        case word if is_approval(word) and words and words[0].startswith("{"):
+        case word if tl.is_approval(word) and words and words[0].startswith("{"):
             try:
                 arguments: Json = json.loads(line[line.index("{") :])
             except ValueError:
@@ -169,7 +155,7 @@ def parse_approval(line: str) -> Json:
             return {"approved": True, "arguments": arguments}
         case "no" if words:
             return {"approved": False, "reason": line.strip()}
-        case word if is_approval(word) or read_approval(line) is False:
+        case word if tl.is_approval(word) or tl.read_approval(line) is False:
             return line
         case _:
             return {"approved": False, "reason": line.strip()}
@@ -184,7 +170,7 @@ def denial_text(value: Json) -> str:
             return "The user did not approve of this call."
 
 
-def check_answer(pending: ToolPending | ToolQuestion, value: Json) -> ApprovalReply | None:
+def check_answer(pending: tl.ToolPending | tl.ToolQuestion, value: Json) -> ApprovalReply | None:
     """Check that an answer fits the question of a call. Returns the answer in full if the call waits for approval.
 
     Raises:
@@ -192,7 +178,7 @@ def check_answer(pending: ToolPending | ToolQuestion, value: Json) -> ApprovalRe
     """
     if pending.kind != "approval":
         return None
-    approved = read_approval(value)
+    approved = tl.read_approval(value)
     if approved is None:
         fields = ", or an object with approved: true or false" if isinstance(value, dict) else ""
         raise LooplineError(
@@ -215,14 +201,16 @@ def check_answer(pending: ToolPending | ToolQuestion, value: Json) -> ApprovalRe
 
 
 def check_person(
-    pending: ToolPending | ToolQuestion, approvals: Sequence[UserAnswer], answer: UserAnswer
+    pending: tl.ToolPending | tl.ToolQuestion,
+    approvals: Sequence[tl.UserAnswer],
+    answer: tl.UserAnswer,
 ) -> None:
     """Check that an answer to an approval by several people is a new one; `approvals` are all answers before it.
 
     Raises:
         LooplineError: the same person has approved the same arguments before, or the answer grants a rule.
     """
-    if pending.people <= 1 or not is_approval(answer.value):
+    if pending.people <= 1 or not tl.is_approval(answer.value):
         return
     reply = check_answer(pending, answer.value)
     if reply is not None and reply.rule is not None:
@@ -230,7 +218,7 @@ def check_person(
             f"{pending.call_id} needs the approval of {pending.people} people, so that no rule can be granted: approve it "
             "without a rule"
         )
-    if approvals_of([*approvals, answer]) == approvals_of(approvals):
+    if tl.approvals_of([*approvals, answer]) == tl.approvals_of(approvals):
         raise LooplineError(
             f"{answer.by} has approved {pending.call_id} already: it needs {pending.people} different people, so another "
             "person must approve it"
@@ -263,7 +251,7 @@ def _check_edited(call: AskedCall, arguments: JsonObject) -> None:
 
 def make_rule(
     call_id: str, call: AskedCall, request: RuleRequest, limits: ApprovalLimits, now: datetime
-) -> ApprovalRule:
+) -> tl.ApprovalRule:
     """Return the rule that an answer grants.
 
     Raises:
@@ -276,7 +264,7 @@ def make_rule(
     seconds = request.seconds if request.seconds is not None else limits.seconds
     if problem := limits.find_problem(call.tool, request.scope, seconds):
         raise LooplineError(f"{problem}: approve the call without a rule")
-    return ApprovalRule(
+    return tl.ApprovalRule(
         rule_id=f"rule_{uuid4().hex[:12]}",
         tool=call.tool,
         arguments=call.arguments if request.arguments == "same" else None,
@@ -291,13 +279,13 @@ def make_rule(
 class RuleBook:
     """The rules that count for the calls of a bundle, within the limits of its author."""
 
-    rules: ApprovalRules
+    rules: tl.ApprovalRules
     limits: ApprovalLimits
     clock: Clock
 
     async def find(
-        self, conversation: ConversationKey, bundle: str, tool: str, arguments: JsonObject
-    ) -> GrantedRule | None:
+        self, conversation: tl.ConversationKey, bundle: str, tool: str, arguments: JsonObject
+    ) -> tl.GrantedRule | None:
         """Return the oldest rule that lets a call run without a question, None if there is none.
 
         The rules of a child run are those of the conversation that started it.
@@ -310,9 +298,9 @@ class RuleBook:
         return None
 
 
-def root_of(conversation: ConversationKey) -> ConversationKey:
+def root_of(conversation: tl.ConversationKey) -> tl.ConversationKey:
     """Return the conversation of the user that started a child run, or `conversation` if it is no child run."""
-    while (parent := parent_name(conversation.name)) is not None:
+    while (parent := tl.parent_name(conversation.name)) is not None:
         conversation = msgspec.structs.replace(conversation, name=parent)
     return conversation
 

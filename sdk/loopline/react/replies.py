@@ -10,35 +10,11 @@ from typing import Any, Literal
 
 from msgspec import Struct, structs
 
+from loopline import models, prompt
 from loopline import timeline as tl
 from loopline.errors import ModelUnavailable, ToolError
 from loopline.events import Delta, Event, EventSink
-from loopline.models import (
-    AnswerWay,
-    Capabilities,
-    JsonForm,
-    OutputType,
-    ProtocolName,
-    Reply,
-    SchemaMismatch,
-    TextDelta,
-    ToolCall,
-    ToolSpec,
-    dumps,
-    well_formed,
-)
 from loopline.models.output import JsonText
-from loopline.prompt import (
-    NATIVE,
-    Answer,
-    Calls,
-    Channel,
-    DecisionProtocol,
-    DecodedReply,
-    Malformed,
-    Piece,
-    Splitter,
-)
 from loopline.tasks import compute
 
 ANSWER_TOOL = "react.answer"
@@ -59,27 +35,34 @@ class TypedAnswer:
     the schema is part of the instructions.
     """
 
-    type: OutputType[Any]
-    way: AnswerWay
-    protocol: ProtocolName
+    type: models.OutputType[Any]
+    way: models.AnswerWay
+    protocol: models.ProtocolName
 
     @classmethod
     def for_decisions(
-        cls, type: OutputType[Any], capabilities: Capabilities, protocol: ProtocolName
+        cls,
+        type: models.OutputType[Any],
+        capabilities: models.Capabilities,
+        protocol: models.ProtocolName,
     ) -> TypedAnswer:
         """Return the way to ask for an answer of the type in decisions, which may also call tools."""
-        way: AnswerWay = "words"
-        if protocol == NATIVE and capabilities.schema_beside_tools and type.form.strict:
+        way: models.AnswerWay = "words"
+        if protocol == prompt.NATIVE and capabilities.schema_beside_tools and type.form.strict:
             way = "schema"
-        elif protocol == NATIVE and capabilities.tool_call:
+        elif protocol == prompt.NATIVE and capabilities.tool_call:
             way = "tool"
         return cls(type=type, way=way, protocol=protocol)
 
     @classmethod
-    def for_trace(cls, type: OutputType[Any], capabilities: Capabilities) -> TypedAnswer:
+    def for_trace(
+        cls, type: models.OutputType[Any], capabilities: models.Capabilities
+    ) -> TypedAnswer:
         """Return the way to ask for an answer of the type in a request without tools."""
-        way: AnswerWay = "schema" if capabilities.json_schema and type.form.strict else "words"
-        return cls(type=type, way=way, protocol=NATIVE)
+        way: models.AnswerWay = (
+            "schema" if capabilities.json_schema and type.form.strict else "words"
+        )
+        return cls(type=type, way=way, protocol=prompt.NATIVE)
 
     @property
     def instructions(self) -> str:
@@ -91,19 +74,19 @@ class TypedAnswer:
                 return _BY_TOOL
             case "words":
                 sentence = _IN_ACTION if self.protocol == "json" else _AS_TEXT
-                return f"{sentence}\n{dumps(self.type.schema.schema)}"
+                return f"{sentence}\n{models.dumps(self.type.schema.schema)}"
 
     @property
-    def specs(self) -> tuple[ToolSpec, ...]:
+    def specs(self) -> tuple[models.ToolSpec, ...]:
         """The tool that the model calls to give the answer, if there is one."""
         if self.way != "tool":
             return ()
         description = f"The final answer: {self.type.schema.name}."
         schema = self.type.schema.as_object
-        return (ToolSpec(name=ANSWER_TOOL, description=description, parameters=schema),)
+        return (models.ToolSpec(name=ANSWER_TOOL, description=description, parameters=schema),)
 
     @property
-    def form(self) -> JsonForm | None:
+    def form(self) -> models.JsonForm | None:
         """The schema that the provider enforces, or None."""
         return self.type.form if self.way == "schema" else None
 
@@ -111,38 +94,40 @@ class TypedAnswer:
         """Return a new parser that extracts the JSON value from an answer while it is written."""
         return JsonText(wrapped=self.type.schema.is_wrapped)
 
-    def read(self, decided: DecodedReply) -> DecodedReply:
+    def read(self, decided: prompt.DecodedReply) -> prompt.DecodedReply:
         """Return the decision with its answer as the JSON of a value; Malformed if the answer is not a value of the type."""
         match decided:
-            case Calls():
+            case prompt.Calls():
                 return self._read_calls(decided)
-            case Answer():
+            case prompt.Answer():
                 return self._read_answer(decided)
-            case Malformed(raw=raw):
+            case prompt.Malformed(raw=raw):
                 return self._read_raw(decided, raw)
 
-    def _read_calls(self, decided: Calls) -> DecodedReply:
+    def _read_calls(self, decided: prompt.Calls) -> prompt.DecodedReply:
         """Return the answer that the calls contain, or the other calls without it if there are any."""
         answers = [call for call in decided.calls if _gives_answer(call)]
         if not answers:
             return decided
         other_calls = tuple(call for call in decided.calls if not _gives_answer(call))
-        values = [dumps(call.arguments) for call in answers]
+        values = [models.dumps(call.arguments) for call in answers]
         if other_calls:
             discarded = "\n".join(filter(None, (decided.discarded, *values)))
             return structs.replace(decided, calls=other_calls, discarded=discarded)
         discarded = "\n".join(filter(None, (decided.discarded, *values[1:])))
-        return self._read_answer(Answer(decided.notes, values[0], decided.thinking, discarded))
+        return self._read_answer(
+            prompt.Answer(decided.notes, values[0], decided.thinking, discarded)
+        )
 
-    def read_text(self, text: str) -> Answer | Malformed:
+    def read_text(self, text: str) -> prompt.Answer | prompt.Malformed:
         """Return the answer with the JSON of the value in a text, or Malformed if there is none."""
-        return self._read_answer(Answer("", text))
+        return self._read_answer(prompt.Answer("", text))
 
-    def _read_answer(self, answer: Answer) -> Answer | Malformed:
+    def _read_answer(self, answer: prompt.Answer) -> prompt.Answer | prompt.Malformed:
         try:
             text, is_all = self._find(answer.text)
-        except SchemaMismatch as error:
-            return Malformed(answer.text, self._problem(str(error)), is_text=False)
+        except models.SchemaMismatch as error:
+            return prompt.Malformed(answer.text, self._problem(str(error)), is_text=False)
         discarded = answer.discarded or ("" if is_all else answer.text)
         return structs.replace(answer, text=text, discarded=discarded)
 
@@ -161,13 +146,13 @@ class TypedAnswer:
                 return self.type.find(inner)
         return self.type.find(text)
 
-    def _read_raw(self, malformed: Malformed, raw: str) -> DecodedReply:
+    def _read_raw(self, malformed: prompt.Malformed, raw: str) -> prompt.DecodedReply:
         """Return the value as an answer if the whole malformed reply is a value of the type."""
-        if self.protocol != NATIVE and not ('"action"' in raw and self.protocol == "json"):
-            with suppress(SchemaMismatch):
+        if self.protocol != prompt.NATIVE and not ('"action"' in raw and self.protocol == "json"):
+            with suppress(models.SchemaMismatch):
                 text, is_all = self.type.find(raw)
                 if is_all:
-                    return Answer("", text)
+                    return prompt.Answer("", text)
         return structs.replace(malformed, is_text=False)
 
     def _problem(self, complaint: str) -> str:
@@ -177,11 +162,11 @@ class TypedAnswer:
         )
 
 
-def _gives_answer(call: ToolCall) -> bool:
+def _gives_answer(call: models.ToolCall) -> bool:
     return call.name == ANSWER_TOOL
 
 
-def answer_text(value: object, type: OutputType[Any] | None) -> str | None:
+def answer_text(value: object, type: models.OutputType[Any] | None) -> str | None:
     """Return the text of the answer that a tool gives; None for None.
 
     Raises:
@@ -192,16 +177,16 @@ def answer_text(value: object, type: OutputType[Any] | None) -> str | None:
     if type is not None:
         try:
             return type.dump(value)
-        except SchemaMismatch as error:
+        except models.SchemaMismatch as error:
             raise ToolError(f"the answer it gave is no {type.schema.name}: {error}") from error
     if isinstance(value, str):
-        return well_formed(value)
+        return models.well_formed(value)
     raise ToolError(
         f"the answer it gave is no text but {value.__class__.__name__}, and the turn has no output type"
     )
 
 
-def answer_record(answer: TypedAnswer | None) -> tuple[AnswerWay | Literal[""], str]:
+def answer_record(answer: TypedAnswer | None) -> tuple[models.AnswerWay | Literal[""], str]:
     """Return the way and the sha256 of the schema for the record of a round; both empty without a type."""
     return ("", "") if answer is None else (answer.way, answer.type.sha256)
 
@@ -214,7 +199,7 @@ class ReplyFormat(Struct, frozen=True, kw_only=True):
     With `answer` the answer must be a value of its type, and subscribers receive the compact JSON of the value.
     """
 
-    protocol: DecisionProtocol
+    protocol: prompt.DecisionProtocol
     pool: tl.SourcePool
     in_prose: bool = False
     steps: int = 0
@@ -222,7 +207,7 @@ class ReplyFormat(Struct, frozen=True, kw_only=True):
     is_draft: bool = False
     answer: TypedAnswer | None = None
 
-    def read(self, reply: Reply) -> tuple[Reply, DecodedReply, str]:
+    def read(self, reply: models.Reply) -> tuple[models.Reply, prompt.DecodedReply, str]:
         """Decode a reply: return it completed with its thinking, the decision, and the plan marks split off the answer.
 
         The decision's answer is checked against the answer type.
@@ -231,57 +216,61 @@ class ReplyFormat(Struct, frozen=True, kw_only=True):
         decided, marks = self._split_marks(decoded)
         if self.answer is not None:
             decided = self._check_type(self.answer, reply, decided)
-            if not isinstance(decided, Calls):  # an answer by a tool call is replayed as text
+            if not isinstance(
+                decided, prompt.Calls
+            ):  # an answer by a tool call is replayed as text
                 reply = structs.replace(reply, echo=None if reply.calls else reply.echo)
-        if not isinstance(decoded, Malformed):
+        if not isinstance(decoded, prompt.Malformed):
             thinking = "\n".join(filter(None, (reply.thinking, decoded.thinking)))
             discarded = reply.text
-            if not isinstance(decided, Malformed):
+            if not isinstance(decided, prompt.Malformed):
                 discarded = decided.discarded
             elif decided.raw == reply.text:
                 discarded = decoded.discarded
-            discarded = well_formed(discarded)
+            discarded = models.well_formed(discarded)
             if (thinking, discarded) != (reply.thinking, reply.discarded):
                 reply = structs.replace(reply, thinking=thinking, discarded=discarded)
         return reply, decided, marks
 
-    def _decode(self, reply: Reply) -> DecodedReply:
+    def _decode(self, reply: models.Reply) -> prompt.DecodedReply:
         """Decode the reply, joined to the text in `before`; alone if it makes calls or the joined text is malformed.
 
         In prose the text of the reply alone is the answer. A reply that cannot be read is returned as `Malformed`.
         """
         if self.in_prose:
-            return Answer("", well_formed(reply.text))
+            return prompt.Answer("", models.well_formed(reply.text))
         if self.before and not reply.calls:
             joined = self.protocol.decode(structs.replace(reply, text=self.before + reply.text))
-            if not isinstance(joined, Malformed):
+            if not isinstance(joined, prompt.Malformed):
                 return joined
         return self.protocol.decode(reply)
 
-    def _check_type(self, answer: TypedAnswer, reply: Reply, decided: DecodedReply) -> DecodedReply:
+    def _check_type(
+        self, answer: TypedAnswer, reply: models.Reply, decided: prompt.DecodedReply
+    ) -> prompt.DecodedReply:
         """Check the answer of the decision against the type; a reply may also repeat the text that was cut off."""
         typed = answer.read(decided)
-        if not isinstance(typed, Malformed) or self.in_prose or reply.calls:
+        if not isinstance(typed, prompt.Malformed) or self.in_prose or reply.calls:
             return typed
         if self.before:
             alone = answer.read(self.protocol.decode(reply))
-            return alone if isinstance(alone, Answer) else typed
-        if self.protocol.name == NATIVE:
+            return alone if isinstance(alone, prompt.Answer) else typed
+        if self.protocol.name == prompt.NATIVE:
             return typed
-        return structs.replace(typed, raw=well_formed(reply.text))
+        return structs.replace(typed, raw=models.well_formed(reply.text))
 
-    def _split_marks(self, decided: DecodedReply) -> tuple[DecodedReply, str]:
+    def _split_marks(self, decided: prompt.DecodedReply) -> tuple[prompt.DecodedReply, str]:
         """Split the plan marks off the beginning of the answer: return the decision without them, and the marks.
 
         An answer that has only plan marks is malformed.
         """
-        if not isinstance(decided, Answer) or not self.steps:
+        if not isinstance(decided, prompt.Answer) or not self.steps:
             return decided, ""
         marks, answer = tl.plan.split_marks(decided.text, self.steps)
         if answer.strip():
             return structs.replace(decided, text=answer), marks
         problem = "The reply held only plan marks: call a tool or answer."
-        return Malformed(decided.text, problem), marks
+        return prompt.Malformed(decided.text, problem), marks
 
 
 def join_notes(notes: str, marks: str) -> str:
@@ -289,10 +278,10 @@ def join_notes(notes: str, marks: str) -> str:
     return "\n".join(part for part in (notes, marks) if part)
 
 
-def decision_text(decided: DecodedReply) -> str:
+def decision_text(decided: prompt.DecodedReply) -> str:
     """Return the text of a decision: the answer, the notes of calls, or the raw text of a malformed reply."""
     match decided:
-        case Answer(text=text) | Calls(notes=text) | Malformed(raw=text):
+        case prompt.Answer(text=text) | prompt.Calls(notes=text) | prompt.Malformed(raw=text):
             return text
 
 
@@ -454,7 +443,7 @@ def resolve_texts(bodies: Iterable[tl.Body], pool: tl.SourcePool) -> dict[str, s
 class _StreamFilters(Struct, frozen=True, kw_only=True):
     """The filters for the text of one attempt, in the order in which they are applied."""
 
-    splitter: Splitter
+    splitter: prompt.Splitter
     marks: MarkFilter
     value: JsonText | None
     citations: CitationFilter
@@ -471,7 +460,7 @@ class ReplyStream:
         self._target = texts
         self._written: list[str] = []
 
-    def __call__(self, piece: TextDelta) -> None:
+    def __call__(self, piece: models.TextDelta) -> None:
         """Send the next piece to subscribers, split into channels."""
         filters = self._filters = self._filters or self._new_filters()
         if piece.channel == "thinking":
@@ -522,20 +511,20 @@ class ReplyStream:
             citations=CitationFilter(lambda event: self._target(event), reading.pool),
         )
 
-    def _feed(self, filters: _StreamFilters, pieces: Iterable[Piece]) -> None:
+    def _feed(self, filters: _StreamFilters, pieces: Iterable[prompt.Piece]) -> None:
         for channel, text in pieces:
             if channel == "answer":
                 self._emit_all(filters, filters.marks.feed(text))
             else:
                 self._emit(filters, channel, text)
 
-    def _emit_all(self, filters: _StreamFilters, pieces: Iterable[Piece]) -> None:
+    def _emit_all(self, filters: _StreamFilters, pieces: Iterable[prompt.Piece]) -> None:
         """Send pieces of the answer; plan marks split off its beginning become a line of the notes."""
         for channel, text in pieces:
             joint = "\n" if channel == "notes" and "notes" in self._target else ""
             self._emit(filters, channel, joint + text)
 
-    def _emit(self, filters: _StreamFilters, channel: Channel, text: str) -> None:
+    def _emit(self, filters: _StreamFilters, channel: prompt.Channel, text: str) -> None:
         if channel == "answer" and filters.value is not None:
             text = filters.value.feed(text)
         name = "draft" if channel == "answer" and self._reading.is_draft else channel
@@ -555,7 +544,7 @@ class MarkFilter:
         self._steps = steps
         self._held_text: str | None = "" if steps else None
 
-    def feed(self, text: str) -> list[Piece]:
+    def feed(self, text: str) -> list[prompt.Piece]:
         """Return the pieces of notes and answer that are certain after `text`; the rest is held back."""
         if self._held_text is None:
             return [("answer", text)]
@@ -569,14 +558,14 @@ class MarkFilter:
             return []
         return self.close()
 
-    def close(self) -> list[Piece]:
+    def close(self) -> list[prompt.Piece]:
         """Return the pieces of the text that is held back."""
         held_text = self._held_text
         self._held_text = None
         if not held_text:
             return []
         marks, remaining_text = tl.plan.split_marks(held_text, self._steps)
-        pieces: list[Piece] = [("notes", marks), ("answer", remaining_text)]
+        pieces: list[prompt.Piece] = [("notes", marks), ("answer", remaining_text)]
         return [piece for piece in pieces if piece[1]]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import (
     Awaitable,
@@ -15,12 +16,14 @@ from collections.abc import (
 )
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, Generic, NoReturn, Protocol, Self, cast
 
 from msgspec import Struct
 from typing_extensions import TypeVar
 
+from loopline import timeline as tl
 from loopline.errors import LooplineError, ToolError
 from loopline.events import Event
 from loopline.files import FileChange, Workspace
@@ -28,19 +31,6 @@ from loopline.models import UNSET, Json, JsonObject, Model, ModelSettings, dumps
 from loopline.prompt import View
 from loopline.reader import Reader
 from loopline.tasks import finish
-from loopline.timeline import (
-    Body,
-    ConversationKey,
-    CustomEvent,
-    Effect,
-    LimitValue,
-    Moment,
-    Recorder,
-    RunChild,
-    Timeline,
-    TurnResult,
-    WaitKind,
-)
 from loopline.tools.outcome import Outcome, as_json
 
 Deps = TypeVar("Deps", covariant=True, default=None)
@@ -58,14 +48,14 @@ class AskUser(BaseException):
         self,
         question: str,
         *,
-        kind: WaitKind = "question",
+        kind: tl.WaitKind = "question",
         child: str = "",
         people: int = 1,
         form: Json = None,
     ) -> None:
         super().__init__(question)
         self.question = question
-        self.kind: WaitKind = kind
+        self.kind: tl.WaitKind = kind
         self.child = child
         self.people = people
         self.form = form
@@ -79,26 +69,47 @@ class AskUser(BaseException):
 DELEGATE = "crew.delegate"
 """The tool that runs agents; `<agent_call …>` in the tagged protocol is a call of it."""
 
-ChildBodies = Callable[[Timeline, RunChild], Sequence[Body]]
+ChildBodies = Callable[[tl.Timeline, tl.RunChild], Sequence[tl.Body]]
 """Returns the bodies that are recorded with the start and with the end of a child run."""
 
 
-class CallCache(Protocol):
-    """A cache of tool calls that several child runs share."""
+@dataclass(slots=True, eq=False)
+class CallCache:
+    """The outcomes of calls to tools that match `patterns` and only read; several child runs share them.
 
-    def takes(self, tool: str, effect: Effect) -> bool:
-        """Return whether calls of a tool are cached."""
-        ...
+    Equal calls at the same time run once. A call that failed is not cached.
+    """
+
+    patterns: tuple[str, ...]
+    _running: dict[str, asyncio.Future[Outcome]] = field(
+        default_factory=dict[str, "asyncio.Future[Outcome]"]
+    )
+
+    def takes(self, tool: str, effect: tl.Effect) -> bool:
+        """Return whether calls to a tool of that name and effect are cached."""
+        return effect == "read" and any(fnmatchcase(tool, pattern) for pattern in self.patterns)
 
     async def outcome(
         self, tool: str, arguments: JsonObject, run: Callable[[], Awaitable[Outcome]]
     ) -> Outcome:
-        """Return the cached outcome of an equal call; otherwise run the call and cache its outcome.
-
-        Raises:
-            ToolError: the call failed; failures are not cached.
-        """
-        ...
+        """Return the outcome of an equal call, waiting for it if it is running; without an equal call, that of `run`."""
+        key = json.dumps([tool, arguments], sort_keys=True)
+        while (running := self._running.get(key)) is not None:
+            try:
+                return await asyncio.shield(running)
+            except asyncio.CancelledError:
+                if not running.cancelled():  # then this caller is cancelled, and not the call
+                    raise
+        self._running[key] = own = asyncio.get_running_loop().create_future()
+        try:
+            outcome = await run()
+        except BaseException:
+            # Callers that wait see the cancelled future and make the call themselves.
+            del self._running[key]
+            own.cancel()
+            raise
+        own.set_result(outcome)
+        return outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +147,7 @@ class ChildTask:
     instructions: str | None = None
     tools: tuple[str, ...] | None = None
     model: Model | str | None = None
-    limits: Mapping[str, LimitValue] = field(default_factory=dict[str, LimitValue])
+    limits: Mapping[str, tl.LimitValue] = field(default_factory=dict[str, tl.LimitValue])
     context: str = ""
     skills: tuple[str, ...] | None = None
     agent: str = ""
@@ -156,7 +167,7 @@ class ChildTask:
         return "\n\n".join(part for part in (self.text, self.context) if part)
 
 
-def _no_children(task: ChildTask) -> Awaitable[TurnResult]:
+def _no_children(task: ChildTask) -> Awaitable[tl.TurnResult]:
     del task
     raise ToolError("no child run can be started: the tool was called outside of a conversation")
 
@@ -200,9 +211,9 @@ class ToolContext(Generic[Deps]):
     properties: Mapping[str, Json]
     scratchpad: MutableMapping[str, Any]
     on_progress: Callable[[str], None]
-    on_spawn: Callable[[ChildTask], Awaitable[TurnResult]] = _no_children
-    on_emit: Callable[[CustomEvent, bool], Emission] = lambda _event, _durable: Emission()
-    workspace: Workspace = field(default_factory=lambda: Workspace(Timeline(), 1), compare=False)
+    on_spawn: Callable[[ChildTask], Awaitable[tl.TurnResult]] = _no_children
+    on_emit: Callable[[tl.CustomEvent, bool], Emission] = lambda _event, _durable: Emission()
+    workspace: Workspace = field(default_factory=lambda: Workspace(tl.Timeline(), 1), compare=False)
     deps: Deps = field(default=cast("Any", None), repr=False, compare=False)
 
     def progress(self, text: str) -> None:
@@ -234,9 +245,9 @@ class ToolContext(Generic[Deps]):
         instructions: str | None = None,
         tools: Iterable[str] | None = None,
         model: Model | str | None = None,
-        limits: Mapping[str, LimitValue] | None = None,
+        limits: Mapping[str, tl.LimitValue] | None = None,
         context: str = "",
-    ) -> Awaitable[TurnResult]:
+    ) -> Awaitable[tl.TurnResult]:
         """Start a child run for a task; awaiting it returns its result. The parameters are the fields of `ChildTask`.
 
         Only async tools with the effect "meta" can start child runs. If their call is resumed after a crash or a pause,
@@ -359,10 +370,10 @@ class ToolInvocation(Struct, frozen=True, kw_only=True, dict=True):
     """
 
     make_context: Callable[[], ToolContext[object]]
-    timeline: Timeline
+    timeline: tl.Timeline
     view: View
     reader: Reader
-    moment: Moment
+    moment: tl.Moment
     on_outlived: Callable[[Future[object]], None] = lambda _thread: None
     on_question: Callable[[str, Json], Awaitable[Json]] = _no_answer
     make_proxy: Callable[[], ToolProxy] = NoProxy
@@ -387,7 +398,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
 _RESERVED = re.compile(r"question|file|plan|input|background\.started|(?:loopline|crew)\..*")
 
 
-def custom_event(name: str, data: object, call_id: str = "") -> CustomEvent:
+def custom_event(name: str, data: object, call_id: str = "") -> tl.CustomEvent:
     """Make an event; its data is any JSON, pydantic or dataclass value.
 
     Raises:
@@ -413,7 +424,7 @@ def custom_event(name: str, data: object, call_id: str = "") -> CustomEvent:
             f"the data of the event {name!r} has {size:,} bytes, and may have {EVENT_BYTES:,}: store it as a "
             "file or an artifact, and emit its ref"
         )
-    return CustomEvent(name=name, data=value, call_id=call_id)
+    return tl.CustomEvent(name=name, data=value, call_id=call_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -423,7 +434,7 @@ class BackgroundCall:
     `again` are the arguments with which it begins again after a crash, None if it does not.
     """
 
-    conversation: ConversationKey
+    conversation: tl.ConversationKey
     turn: int
     call_id: str
     tool: str
@@ -442,20 +453,20 @@ class Background(Protocol):
         """
         ...
 
-    async def settle(self, conversation: ConversationKey, timeline: Timeline) -> None:
+    async def settle(self, conversation: tl.ConversationKey, timeline: tl.Timeline) -> None:
         """Record a result for each call whose work no longer runs, such as after a crash, and add it to the timeline."""
         ...
 
     def find_lost(
-        self, conversation: ConversationKey, timeline: Timeline
+        self, conversation: tl.ConversationKey, timeline: tl.Timeline
     ) -> Sequence[BackgroundCall]:
         """Return the calls that must begin again, because their process has gone."""
         ...
 
-    async def wait(self, conversation: ConversationKey, call_id: str, seconds: float) -> bool:
+    async def wait(self, conversation: tl.ConversationKey, call_id: str, seconds: float) -> bool:
         """Wait until a call of this process has its result, at most `seconds`; return whether it has ended."""
         ...
 
-    def follow(self, recorders: Mapping[ConversationKey, Recorder]) -> None:
+    def follow(self, recorders: Mapping[tl.ConversationKey, tl.Recorder]) -> None:
         """Set the recorders of the running turns; results of their conversations are recorded through them."""
         ...

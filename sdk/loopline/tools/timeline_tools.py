@@ -6,31 +6,11 @@ from dataclasses import replace
 
 from msgspec import structs
 
+from loopline import timeline as tl
 from loopline.errors import LooplineError, ToolError
 from loopline.models import Json, JsonObject, ToolSpec, dumps
 from loopline.reader import Item, Reading
 from loopline.refs import BlockRef, CallRef, PlanRef, parse
-from loopline.timeline import (
-    Block,
-    BodyUnion,
-    Completion,
-    Draft,
-    Effect,
-    Hide,
-    Notice,
-    Plan,
-    Plans,
-    PlanSnapshot,
-    RoundStart,
-    SystemMessage,
-    TextKept,
-    ToolCalled,
-    ToolResult,
-    UserFollowup,
-    UserPrompt,
-    UserSteer,
-    plan,
-)
 from loopline.tools.functions import RerunnableTool
 from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome, ResultSection, images_within_limits, is_image
@@ -38,14 +18,16 @@ from loopline.tools.parameters import list_argument, object_schema
 
 EDITABLE_TAIL_TOKENS = 2_000
 """The number of tokens at the end of the prompt in which blocks may be hidden."""
-HideableBody = ToolCalled | ToolResult | Completion | Draft | Notice | SystemMessage
-_HIDEABLE = BodyUnion[HideableBody](HideableBody)
+HideableBody = (
+    tl.ToolCalled | tl.ToolResult | tl.Completion | tl.Draft | tl.Notice | tl.SystemMessage
+)
+_HIDEABLE = tl.BodyUnion[HideableBody](HideableBody)
 
 
 class HideTool(RerunnableTool):
     """The tool that replaces a recent block in the prompt by a line of the model, without changing the cached prefix."""
 
-    effect: Effect = "meta"
+    effect: tl.Effect = "meta"
     shared_key: str = "view"
     spec: ToolSpec = ToolSpec(
         name="react.hide",
@@ -85,14 +67,14 @@ class HideTool(RerunnableTool):
         self._check_position(block, call)
         return Outcome(
             text=f"{block.ref} is hidden from the next round on",
-            bodies=(Hide(path=block.ref, replacement=replacement),),
+            bodies=(tl.Hide(path=block.ref, replacement=replacement),),
         )
 
-    def _check_position(self, block: Block, call: ToolInvocation) -> None:
+    def _check_position(self, block: tl.Block, call: ToolInvocation) -> None:
         """Raise a ToolError if the block may not be hidden, is not shown, or is cached or too far from the end."""
         rendering = call.view.rendering
         position = rendering.position(block.ref)
-        if isinstance(block.body, UserPrompt | UserFollowup | UserSteer):
+        if isinstance(block.body, tl.UserPrompt | tl.UserFollowup | tl.UserSteer):
             raise ToolError(f"{block.ref} is a message of the user, which is never hidden")
         if not _HIDEABLE.has(block.body):
             raise ToolError(
@@ -113,13 +95,13 @@ class HideTool(RerunnableTool):
             )
 
 
-def _stable_messages(start: RoundStart | None) -> int:
+def _stable_messages(start: tl.RoundStart | None) -> int:
     """Return the number of messages in the cached prefix of the round's prompt."""
     points = {point.name: point.messages for point in start.points} if start else {}
     return next((points[name] for name in ("pre_tail", "prev_turn") if points.get(name)), 0)
 
 
-async def _find_block(path: str, call: ToolInvocation) -> Block:
+async def _find_block(path: str, call: ToolInvocation) -> tl.Block:
     """Return the block with this ref; for other refs, the newest result that shows only the text of the ref.
 
     Raises:
@@ -135,7 +117,7 @@ async def _find_block(path: str, call: ToolInvocation) -> Block:
             raise ToolError(f"{path!r} does not exist in this conversation")
         return block
     for block in reversed((await call.reader.conversation.full()).blocks):
-        if isinstance(block.body, ToolResult) and path in dict(block.body.shows):
+        if isinstance(block.body, tl.ToolResult) and path in dict(block.body.shows):
             if len({digest for _, digest in block.body.shows}) > 1:
                 raise ToolError(f"{block.ref} shows {path} among others: hide {block.ref}")
             return block
@@ -145,7 +127,7 @@ async def _find_block(path: str, call: ToolInvocation) -> Block:
 class PlanTool(RerunnableTool):
     """The tool that changes plans; the new snapshots are recorded with its result."""
 
-    effect: Effect = "meta"
+    effect: tl.Effect = "meta"
     shared_key: str = "plan"
     spec: ToolSpec = ToolSpec(
         name="react.plan",
@@ -182,43 +164,43 @@ class PlanTool(RerunnableTool):
         mode, plan_id, steps = self.parse(arguments)
         plans_before = await _load_plans(plan_id, call)
         snapshots = _change_plans(mode, plan_id, steps, plans_before, call)
-        plans = plan.fold([*plans_before.latest.values(), *snapshots])
+        plans = tl.plan.fold([*plans_before.latest.values(), *snapshots])
         return Outcome(
             text=_render(str(mode), snapshots, plans.current),
-            bodies=tuple(Plan(snapshot=snapshot) for snapshot in snapshots),
+            bodies=tuple(tl.Plan(snapshot=snapshot) for snapshot in snapshots),
         )
 
 
-async def _load_plans(plan_id: str, call: ToolInvocation) -> Plans:
+async def _load_plans(plan_id: str, call: ToolInvocation) -> tl.Plans:
     """Return the plans of the timeline, together with an older plan if the call names it."""
     plans = call.timeline.plans
     if not plan_id or plan_id in plans.latest:
         return plans
     block = await call.reader.find(PlanRef(plan_id=plan_id))
-    if block is None or not isinstance(block.body, Plan):
+    if block is None or not isinstance(block.body, tl.Plan):
         return plans
-    return plan.fold([*plans.latest.values(), block.body.snapshot])
+    return tl.plan.fold([*plans.latest.values(), block.body.snapshot])
 
 
 def _change_plans(
-    mode: Json, plan_id: str, steps: list[str], plans: Plans, call: ToolInvocation
-) -> list[PlanSnapshot]:
+    mode: Json, plan_id: str, steps: list[str], plans: tl.Plans, call: ToolInvocation
+) -> list[tl.PlanSnapshot]:
     moment = call.moment
     new_id = f"plan:{call.context.turn_id}:{call.context.call_id}"
     match mode:
         case "new":
-            return plan.new(plans, new_id, steps, moment)
+            return tl.plan.new(plans, new_id, steps, moment)
         case "replace":
-            return plan.replace_with(plans, plan_id, new_id, steps, moment)
+            return tl.plan.replace_with(plans, plan_id, new_id, steps, moment)
         case "activate":
-            return plan.activate(plans, plan_id, moment)
+            return tl.plan.activate(plans, plan_id, moment)
         case "close":
-            return plan.close(plans, plan_id, moment)
+            return tl.plan.close(plans, plan_id, moment)
         case _:
             raise ToolError(f"mode={mode!r}: react.plan knows new, activate, replace and close")
 
 
-def _render(mode: str, snapshots: list[PlanSnapshot], current: PlanSnapshot | None) -> str:
+def _render(mode: str, snapshots: list[tl.PlanSnapshot], current: tl.PlanSnapshot | None) -> str:
     if current is None:
         return f"mode={mode}: done; no plan is current"
     changed = "" if snapshots else " already"
@@ -281,7 +263,7 @@ class ReadTool(RerunnableTool):
             ),
             images=images.images,
             bodies=tuple(
-                TextKept(ref=item.ref, text=item.text, title=item.title, mime=item.mime)
+                tl.TextKept(ref=item.ref, text=item.text, title=item.title, mime=item.mime)
                 for item in fresh
                 if item.keep and not _is_recorded(item, call)
             ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from loopline import timeline as tl
 from loopline.errors import ToolError
 from loopline.models import (
     Json,
@@ -17,7 +18,6 @@ from loopline.models import (
     structured_llm_call,
 )
 from loopline.refs import CallRef
-from loopline.timeline import Effect, Timeline, ToolCalled
 from loopline.tools.functions import RerunnableTool
 from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome
@@ -115,14 +115,14 @@ async def select_tools(
     return ToolSelection(chosen=chosen, usage=result.usage)
 
 
-def requested_tools(timeline: Timeline, turn: int) -> list[str]:
+def requested_tools(timeline: tl.Timeline, turn: int) -> list[str]:
     """Return the names in the successful calls of `react.request_tools` in a turn, in their order and without duplicates."""
     names: list[str] = []
     for result in timeline.turn(turn).results:
         if result.tool == REQUEST_TOOLS and result.status == "ok":
             ref = CallRef(turn_id=f"turn_{turn}", call_id=result.call_id, part="call")
             block = timeline.find(ref)
-            if block is not None and isinstance(block.body, ToolCalled):
+            if block is not None and isinstance(block.body, tl.ToolCalled):
                 names += list_argument(block.body.arguments, "tool_names", _NAMES)
     return list(dict.fromkeys(names))
 
@@ -130,7 +130,7 @@ def requested_tools(timeline: Timeline, turn: int) -> list[str]:
 class RequestTools(RerunnableTool):
     """The tool `react.request_tools`: the tools that it names are offered from the next round on."""
 
-    effect: Effect = "meta"
+    effect: tl.Effect = "meta"
     shared_key: str = "tools"
 
     def __init__(self, specs: Sequence[ToolSpec], chosen: Collection[str]) -> None:

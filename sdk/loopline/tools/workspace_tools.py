@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Iterator, Sequence
 
+from loopline import timeline as tl
 from loopline.errors import RefError, ToolError
 from loopline.files import (
     FileHits,
@@ -19,17 +20,6 @@ from loopline.files.search import MAX_CONTEXT, MAX_HITS
 from loopline.files.workspace import path_when_pulled
 from loopline.models import JsonObject, ToolSpec
 from loopline.refs import FileRef, parse
-from loopline.timeline import (
-    Block,
-    Effect,
-    FileAdded,
-    FilesPulled,
-    Visibility,
-    WorkspacePath,
-    parse_path,
-    turn_number,
-    workspace,
-)
 from loopline.tools.functions import RerunnableTool
 from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome, count_text
@@ -54,7 +44,7 @@ _PATH: JsonObject = {
 class WriteTool(RerunnableTool):
     """The tool that writes a whole text file."""
 
-    effect: Effect = "write"
+    effect: tl.Effect = "write"
     shared_key: str = WORKSPACE_KEY
     spec: ToolSpec = ToolSpec(
         name="react.write",
@@ -79,9 +69,9 @@ class WriteTool(RerunnableTool):
         ),
     )
 
-    def parse(self, arguments: JsonObject) -> tuple[WorkspacePath, bytes, Visibility]:
+    def parse(self, arguments: JsonObject) -> tuple[tl.WorkspacePath, bytes, tl.Visibility]:
         """Return the path, the content in UTF-8 and the visibility."""
-        path = parse_path(text_argument(arguments, "path"))
+        path = tl.parse_path(text_argument(arguments, "path"))
         content = arguments.get("content")
         if not isinstance(content, str):
             raise ToolError("content must be a string, which may be empty")
@@ -103,7 +93,7 @@ class WriteTool(RerunnableTool):
 class PatchTool(RerunnableTool):
     """The tool that changes files by a unified diff, completely or not at all."""
 
-    effect: Effect = "write"
+    effect: tl.Effect = "write"
     shared_key: str = WORKSPACE_KEY
     spec: ToolSpec = ToolSpec(
         name="react.patch",
@@ -129,7 +119,7 @@ class PatchTool(RerunnableTool):
         patch = text_argument(arguments, "patch")
         path = optional_text(arguments, "path")
         if path:
-            parse_path(path)
+            tl.parse_path(path)
         return patch.encode(), path
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
@@ -168,7 +158,7 @@ _PATHS: JsonObject = {
 class PullTool(RerunnableTool):
     """The tool that makes files of older turns readable at paths such as `turn_2/files/a.py`."""
 
-    effect: Effect = "write"
+    effect: tl.Effect = "write"
     shared_key: str = WORKSPACE_KEY
     spec: ToolSpec = ToolSpec(
         name="react.pull",
@@ -189,7 +179,7 @@ class PullTool(RerunnableTool):
         Raises:
             ToolError: a ref does not name files, or names files of this turn.
         """
-        blocks: dict[str, Block] = {}
+        blocks: dict[str, tl.Block] = {}
         for text in self.parse(arguments):
             for block in await _select(call, text, ("files", "outputs", "user.attachments")):
                 blocks[block.ref] = block
@@ -199,14 +189,14 @@ class PullTool(RerunnableTool):
         lines = [f"{path_when_pulled(block)} {ref}" for ref, block in blocks.items()]
         return Outcome(
             text="\n".join([f"pulled {count_text(len(blocks), 'file')}", *_shorten(lines)]),
-            bodies=(FilesPulled(refs=tuple(blocks), call_id=call.context.call_id),),
+            bodies=(tl.FilesPulled(refs=tuple(blocks), call_id=call.context.call_id),),
         )
 
 
 class CheckoutTool(RerunnableTool):
     """The tool that writes files of older turns into `files/`."""
 
-    effect: Effect = "write"
+    effect: tl.Effect = "write"
     shared_key: str = WORKSPACE_KEY
     spec: ToolSpec = ToolSpec(
         name="react.checkout",
@@ -236,18 +226,18 @@ class CheckoutTool(RerunnableTool):
             ToolError: a ref does not name files.
         """
         files = call.context.workspace
-        tree: dict[str, FileAdded] = {}
+        tree: dict[str, tl.FileAdded] = {}
         refs, replaces = self.parse(arguments)
         for text in refs:
             for block in await _select(call, text, ("files",)):
-                if isinstance(block.body, FileAdded):
+                if isinstance(block.body, tl.FileAdded):
                     tree[f"files/{block.body.path}"] = block.body
         if replaces:
             for path in files.paths("files"):
                 if path not in tree:
                     files.remove(path)
         for path, version in tree.items():
-            files.write(path, workspace.file_bytes(version), executable=version.executable)
+            files.write(path, tl.workspace.file_bytes(version), executable=version.executable)
         text = f"checked out {count_text(len(tree), 'file')}"
         return Outcome(text=text, files=tuple(files.changes))
 
@@ -257,7 +247,7 @@ def _refs(arguments: JsonObject) -> list[str]:
     return list_argument(arguments, "paths", expected, most=MAX_REFS)
 
 
-async def _select(call: ToolInvocation, text: str, areas: Sequence[str]) -> Sequence[Block]:
+async def _select(call: ToolInvocation, text: str, areas: Sequence[str]) -> Sequence[tl.Block]:
     """Return the blocks of the files that a ref names: one version, a folder, or the whole tree of a turn.
 
     Raises:
@@ -280,7 +270,7 @@ async def _select(call: ToolInvocation, text: str, areas: Sequence[str]) -> Sequ
             return [block]
     probe = FileRef(turn_id=turn_id, area="files", path="-")
     timeline = await call.reader.conversation.containing(probe)
-    number = turn_number(turn_id)
+    number = tl.turn_number(turn_id)
     if number not in timeline.turns:
         raise ToolError(f"{text!r}: {turn_id!r} does not exist in this conversation")
     tree = timeline.files_at(number)

@@ -13,9 +13,9 @@ from loopline import Bundle, Harness, LooplineError, Output, Source, ToolContext
 from loopline.cli.timeline import summary_of
 from loopline.conversations import Conversation
 from loopline.crew import GraphOptions
-from loopline.crew.graph import parse_analysis, parse_graph, set_status
+from loopline.crew.graph import read_analysis, read_graph, set_status
 from loopline.events import Delta
-from loopline.models import Model
+from loopline.models import Model, extract_json
 from loopline.testing import Call, FakeClock, ScriptedModel
 from loopline.testing.clock import BEGINNING
 from loopline.timeline import (
@@ -217,16 +217,19 @@ async def test_a_graph_that_is_planned_again_shows_its_new_steps_and_never_the_o
 )
 def test_a_graph_that_is_none_is_refused(text: str, problem: str) -> None:
     with pytest.raises(LooplineError, match=problem):
-        parse_graph(text)
+        read_graph(extract_json(text) or {})
 
 
 def test_needs_that_no_step_meets_are_left_out() -> None:
-    [only] = parse_graph(plan_of(step("a", "z", model_hint="fast")))
+    [only] = read_graph(extract_json(plan_of(step("a", "z", model_hint="fast"))) or {})
     assert (only.dependencies, only.model_hint) == ((), "fast")
 
 
 def test_steps_are_lost_by_what_they_need() -> None:
-    steps = {item.id: item for item in parse_graph(plan_of(step("a"), step("b", "a"), step("c")))}
+    steps = {
+        item.id: item
+        for item in read_graph(extract_json(plan_of(step("a"), step("b", "a"), step("c"))) or {})
+    }
     lost = set_status(steps, "a", "failed")
     assert [item.status for item in lost.values()] == ["failed", "skipped", "pending"]
     assert set_status(lost, "a", "failed") == lost
@@ -235,7 +238,7 @@ def test_steps_are_lost_by_what_they_need() -> None:
 @pytest.mark.parametrize("text", ["It is done.", "", "[]", '{"answer": "It is done."}'])
 def test_an_analysis_that_cannot_be_read_is_none(text: str) -> None:
     with pytest.raises(LooplineError, match="no JSON object with achieved"):
-        parse_analysis(text)
+        read_analysis(extract_json(text) or {})
 
 
 async def test_a_step_is_run_by_the_model_that_its_hint_names() -> None:

@@ -7,20 +7,8 @@ from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from typing import TypedDict, TypeVar
 
+from loopline import memory
 from loopline.errors import LooplineError, ToolError
-from loopline.memory import (
-    MOST_FACTS,
-    SCOPES,
-    TARGETS,
-    FactsOfTurn,
-    PastTurns,
-    Scope,
-    Target,
-    TurnHit,
-    UserFact,
-    fact_text,
-    ordinal_of,
-)
 from loopline.models import Json, JsonObject, ToolSpec, dumps, one_line, well_formed
 from loopline.models.prompt import estimate
 from loopline.refs import ConversationRef, parse
@@ -52,9 +40,9 @@ _TIME: JsonObject = {
 class _SearchOptions(TypedDict):
     """The options of `PastTurns.search`."""
 
-    scope: Scope
+    scope: memory.Scope
     limit: int
-    targets: list[Target]
+    targets: list[memory.Target]
     ordinal: int | None
     since: datetime | None
     until: datetime | None
@@ -76,10 +64,10 @@ class MemorySearchTool(RerunnableTool):
                 "query": {"type": "string", "description": "Words to look for."},
                 "targets": {
                     "type": "array",
-                    "items": {"type": "string", "enum": list(TARGETS)},
+                    "items": {"type": "string", "enum": list(memory.TARGETS)},
                     "description": "What to search; all when it is left out.",
                 },
-                "scope": {"type": "string", "enum": list(SCOPES), "default": "user"},
+                "scope": {"type": "string", "enum": list(memory.SCOPES), "default": "user"},
                 "ordinal": {
                     "type": ["integer", "string"],
                     "description": "A turn by its order: 2, second, last or -1.",
@@ -92,16 +80,16 @@ class MemorySearchTool(RerunnableTool):
         ),
     )
 
-    def __init__(self, turns: PastTurns) -> None:
+    def __init__(self, turns: memory.PastTurns) -> None:
         self._turns = turns
 
     def parse(self, arguments: JsonObject) -> tuple[str, _SearchOptions]:
         """Return the query, which may be empty, and the options of the search."""
-        chosen = names_argument(arguments, "targets", list(TARGETS))
+        chosen = names_argument(arguments, "targets", list(memory.TARGETS))
         return optional_text(arguments, "query"), {
-            "scope": _choice(arguments, SCOPES),
+            "scope": _choice(arguments, memory.SCOPES),
             "limit": integer_argument(arguments, "top_k", DEFAULT_TURNS, MOST_TURNS),
-            "targets": [target for target in TARGETS if target in chosen],
+            "targets": [target for target in memory.TARGETS if target in chosen],
             "ordinal": _ordinal(arguments),
             "since": _time(arguments, "from"),
             "until": _time(arguments, "to", is_end=True),
@@ -120,12 +108,12 @@ class MemorySearchTool(RerunnableTool):
         )
 
 
-def _summary(hits: Sequence[TurnHit], query: str) -> Json:
+def _summary(hits: Sequence[memory.TurnHit], query: str) -> Json:
     tokens = sum(estimate(excerpt.text) for hit in hits for excerpt in hit.excerpts)
     return {"hits": [_row(hit, query) for hit in hits], "tokens": tokens}
 
 
-def _row(hit: TurnHit, query: str) -> Json:
+def _row(hit: memory.TurnHit, query: str) -> Json:
     return {
         "turn_id": hit.turn_id,
         "conversation": hit.conversation,
@@ -143,7 +131,7 @@ def _row(hit: TurnHit, query: str) -> Json:
     }
 
 
-def _sections(hit: TurnHit) -> list[ResultSection]:
+def _sections(hit: memory.TurnHit) -> list[ResultSection]:
     return [
         ResultSection(heading=f"{excerpt.target} — {excerpt.ref}", text=well_formed(excerpt.text))
         for excerpt in hit.excerpts
@@ -163,7 +151,7 @@ def _ordinal(arguments: JsonObject) -> int | None:
     value = arguments.get("ordinal")
     if value is None:
         return None
-    ordinal = ordinal_of(str(value)) if isinstance(value, str | int) else None
+    ordinal = memory.ordinal_of(str(value)) if isinstance(value, str | int) else None
     if ordinal is None or isinstance(value, bool):
         raise ToolError(
             "ordinal must be a number from the first turn (1) or from the last (-1), or a word such as second"
@@ -224,7 +212,7 @@ class MemoryTool(RerunnableTool):
         ),
     )
 
-    def __init__(self, facts: FactsOfTurn) -> None:
+    def __init__(self, facts: memory.FactsOfTurn) -> None:
         self._facts = facts
 
     def parse(self, arguments: JsonObject) -> tuple[FactScope, list[str]]:
@@ -260,16 +248,16 @@ class MemoryTool(RerunnableTool):
                 )
 
     async def _write(
-        self, arguments: JsonObject, facts: Sequence[UserFact], call: ToolInvocation
+        self, arguments: JsonObject, facts: Sequence[memory.UserFact], call: ToolInvocation
     ) -> MemoryFact:
         text = _fact_text(arguments)
         scope, refs = self.parse(arguments)
         for fact in facts:
             if _normalize(fact.text) == _normalize(text):
                 raise ToolError(f"this is remembered already, as {fact.fact_id}")
-        if sum(fact.scope == scope for fact in facts) >= MOST_FACTS[scope]:
+        if sum(fact.scope == scope for fact in facts) >= memory.MOST_FACTS[scope]:
             raise ToolError(
-                f"{MOST_FACTS[scope]} facts of the scope {scope} are remembered, which is the limit: "
+                f"{memory.MOST_FACTS[scope]} facts of the scope {scope} are remembered, which is the limit: "
                 "drop one first, or supersede one instead"
             )
         key = call.context.idempotency_key.encode()
@@ -282,7 +270,7 @@ class MemoryTool(RerunnableTool):
         )
 
     async def _supersede(
-        self, arguments: JsonObject, facts: Sequence[UserFact], call: ToolInvocation
+        self, arguments: JsonObject, facts: Sequence[memory.UserFact], call: ToolInvocation
     ) -> MemoryFact:
         old = _find(arguments, facts)
         _, refs = self.parse(arguments)
@@ -295,20 +283,20 @@ class MemoryTool(RerunnableTool):
         )
 
 
-def render_facts(facts: Sequence[UserFact], conversation: str) -> str:
+def render_facts(facts: Sequence[memory.UserFact], conversation: str) -> str:
     """Return the facts as text for the model in a conversation: a line for each, with its id, scope, date and refs."""
     if not facts:
         return NOTHING_REMEMBERED
     return "\n".join([RECALLED, *(_line(fact, conversation) for fact in facts)])
 
 
-def _line(fact: UserFact, conversation: str) -> str:
+def _line(fact: memory.UserFact, conversation: str) -> str:
     refs = [_qualify(ref, fact, conversation) for ref in fact.refs]
     parts = [fact.scope, iso_time(fact.ts)[:10], *(["by the user"] if fact.by_user else []), *refs]
     return f"- {fact.fact_id} ({', '.join(parts)}): {fact.text}"
 
 
-def _qualify(ref: str, fact: UserFact, conversation: str) -> str:
+def _qualify(ref: str, fact: memory.UserFact, conversation: str) -> str:
     """Return a ref of the fact's conversation as a ref that is valid in another conversation."""
     parsed = parse(ref)
     if fact.conversation == conversation or isinstance(parsed, ConversationRef):
@@ -322,12 +310,12 @@ def _normalize(text: str) -> str:
 
 def _fact_text(arguments: JsonObject) -> str:
     try:
-        return fact_text(text_argument(arguments, "text"))
+        return memory.fact_text(text_argument(arguments, "text"))
     except LooplineError as error:
         raise ToolError(str(error)) from error
 
 
-def _find(arguments: JsonObject, facts: Sequence[UserFact]) -> UserFact:
+def _find(arguments: JsonObject, facts: Sequence[memory.UserFact]) -> memory.UserFact:
     fact_id = text_argument(arguments, "id").strip()
     for fact in facts:
         if fact.fact_id == fact_id:
