@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 
 import msgspec
@@ -17,7 +18,7 @@ from loopline import tools as toolbox
 from loopline.bundle.steps import STEP_BYTES, StepRunner
 from loopline.clock import elapsed_ms
 from loopline.errors import StepFailed
-from loopline.files import Workspace, file_bodies
+from loopline.files import file_bodies
 from loopline.models import Usage, dumps
 from loopline.prompt import NATIVE, View, protocol_named
 
@@ -211,26 +212,8 @@ def _invocation(
 ) -> toolbox.ToolInvocation:
     recorder = runtime.recorder
 
-    def make_context() -> toolbox.ToolContext[object]:
-        return toolbox.ToolContext(
-            call_id=call_id,
-            idempotency_key=f"{recorder.uid}:{call_id}",
-            conversation=recorder.conversation.name,
-            turn_id=tl.turn_id(recorder.number),
-            user=recorder.conversation.user,
-            properties=runtime.properties,
-            scratchpad=runtime.scratchpad,
-            on_progress=children.outbox.progress,
-            on_spawn=children.spawn,
-            on_emit=children.outbox.emit,
-            workspace=Workspace(
-                recorder.timeline, recorder.number, limits=runtime.workspace_limits
-            ),
-            deps=runtime.deps,
-        )
-
     return toolbox.ToolInvocation(
-        make_context=make_context,
+        make_context=partial(runtime.make_context, call_id, children.outbox, children.spawn),
         timeline=recorder.timeline,
         view=View(protocol_named(NATIVE)),
         reader=runtime.reader,

@@ -543,20 +543,20 @@ class AnswerWriter:
         try:
             reply = await self.interrupter.run(partial(self.chain.request, "answer", traces=True))
         except RequestSkipped:
-            return await self._from_draft("budget") or await self._collect("budget")
+            return await self._collect("budget")
         except ModelError as error:
+            if self.runtime.recorder.turn.draft is None:
+                return await self.end_without_model(error)
             notice = tl.Notice(code="model_error", text=well_formed(str(error)))
-            return await self._from_draft(reason, notice) or await self.end_without_model(error)
+            return await self.journal.end(await self.journal.fallback(reason), notice)
         except Interrupted as interruption:
             return await self.end_interrupted(interruption)
         draft = self.runtime.recorder.turn.draft
-        if reply.stop_reason == "refusal":
-            if draft is None:
-                return await self.end_refused(reply, purpose="answer")
-            completion = await self.journal.completion(draft.text, "draft", reason)
-            return await self.journal.close(reply, completion, "", purpose="answer")
+        is_refusal = reply.stop_reason == "refusal"
+        if is_refusal and draft is None:
+            return await self.end_refused(reply, purpose="answer")
         text = well_formed(reply.text).strip() or (draft.text if draft else "")
-        if not text:
+        if is_refusal or not text:
             completion = await self.journal.fallback(reason)
             return await self.journal.close(reply, completion, "", purpose="answer")
         typed = self.context.answer(traces=True)
@@ -567,14 +567,6 @@ class AnswerWriter:
         completion = await self.journal.completion(answer.text, "", reason)
         reply = structs.replace(reply, discarded=answer.discarded)
         return await self.journal.close(reply, completion, "", purpose="answer")
-
-    async def _from_draft(self, reason: tl.ExitReason, *before: tl.Body) -> LoopEnd | None:
-        """End the turn with the draft as its answer; return None without a draft."""
-        draft = self.runtime.recorder.turn.draft
-        if draft is None:
-            return None
-        completion = await self.journal.completion(draft.text, "draft", reason)
-        return await self.journal.end(completion, *before)
 
     async def _force(self, reason: tl.ExitReason) -> LoopEnd | None:
         """Request an answer without calls, and end the turn with it, or with a fallback answer if the reply is empty."""

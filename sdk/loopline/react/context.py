@@ -321,7 +321,11 @@ class Context:
         """
         open_round = self._recorder.turn.open_round
         limits = self._limits
-        self._check_fits(limits.room)
+        if self.tokens > limits.room:
+            raise ModelError(
+                f"the prompt needs about {self.tokens} tokens and {self.model.name} has room for "
+                f"{limits.room}: begin another conversation, or use a model with a larger window"
+            )
         self._output = limits.reply(self.tokens, longer=longer)
         stable = self.view.rendering.messages
         return Prompt(
@@ -635,11 +639,3 @@ class Context:
         zone = self._options.time_zone
         now = block.ts if block and stays else self._clock.now()
         return now if zone is None else now.astimezone(ZoneInfo(zone))
-
-    def _check_fits(self, room: int) -> None:
-        """Raise a ModelError if the estimate of the prompt exceeds `room`, the window without the reserved reply."""
-        if self.tokens > room:
-            raise ModelError(
-                f"the prompt needs about {self.tokens} tokens and {self.model.name} has room for "
-                f"{room}: begin another conversation, or use a model with a larger window"
-            )

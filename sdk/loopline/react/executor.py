@@ -18,7 +18,7 @@ from loopline import timeline as tl
 from loopline import tools
 from loopline.clock import elapsed_ms
 from loopline.errors import LooplineError, StoreError, ToolError
-from loopline.files import Workspace, file_bodies
+from loopline.files import file_bodies
 from loopline.models import Json, JsonObject, dumps, well_formed
 from loopline.prompt import View
 from loopline.react.approvals import EDITED, denial_text
@@ -32,7 +32,7 @@ from loopline.react.guards import (
     wait_for_threads,
 )
 from loopline.react.interrupter import InterruptCause, Interrupted, Interrupter
-from loopline.react.proxied_calls import ProxiedCalls, pending_event, tool_question
+from loopline.react.proxied_calls import ProxiedCalls
 from loopline.react.replies import answer_text
 from loopline.react.result_text import render_result, truncate_outcome
 from loopline.react.tool_runtime import Children, ToolRuntime
@@ -205,9 +205,7 @@ class ToolExecutor:
         try:
             children = Children(call.call_id, self._runtime, spawn=None)
             pulled = await self._read_pulled_files()
-            invocation = self._make_invocation(
-                parsed, parsed.tool.effect, children, pulled, tools.NoProxy
-            )
+            invocation = self._make_invocation(parsed, parsed.tool.effect, children, pulled)
             check = partial(parsed.tool.reconcile, copy_arguments(arguments), invocation)
             outcome = await self._interrupter.run(lambda: children.run(check()), steerable=False)
         except Interrupted:
@@ -255,7 +253,7 @@ class ToolExecutor:
         if isinstance(tool, LooplineError):
             raise ToolError(OUTCOME_UNKNOWN)
         children = Children(parsed.call.call_id, self._runtime, spawn=None)
-        made = self._make_invocation(parsed, tool.effect, children, (), tools.NoProxy)
+        made = self._make_invocation(parsed, tool.effect, children)
         invocation = structs.replace(made, is_background=True)
         finish = tool.run if tool.effect == "read" else tool.reconcile
         outcome = await finish(copy_arguments(parsed.arguments), invocation)
@@ -497,7 +495,7 @@ class ToolExecutor:
             await wait_for_threads(self._recorder.uid, parsed.claim, self._clock, seconds)
             await self._recorder.check_lease()
         pulled = await self._read_pulled_files()
-        invocation = self._make_invocation(parsed, tool.effect, children, pulled, tools.NoProxy)
+        invocation = self._make_invocation(parsed, tool.effect, children, pulled)
         unseen = structs.replace(invocation, view=View(invocation.view.protocol))
         arguments = copy_arguments(parsed.arguments)
         return await children.run(self._run_within_timeout(tool, arguments, unseen))
@@ -625,13 +623,12 @@ class ToolExecutor:
         parsed: CheckedCall,
         effect: tl.Effect,
         children: Children,
-        pulled: Sequence[tl.Block],
-        make_proxy: Callable[[], tools.ToolProxy],
+        pulled: Sequence[tl.Block] = (),
+        make_proxy: Callable[[], tools.ToolProxy] = tools.NoProxy,
     ) -> tools.ToolInvocation:
         recorder = self._recorder
         runtime = self._runtime
         call = parsed.call
-        turn_id = f"turn_{recorder.number}"
 
         def spawn(task: tools.ChildTask) -> Awaitable[tl.TurnResult]:
             if effect != "meta":
@@ -644,8 +641,7 @@ class ToolExecutor:
         async def ask(question: str, schema: Json) -> Json:
             if not recorder.has_user:
                 return None
-            body = tool_question(call.call_id, question, schema)
-            return await recorder.ask(body, lambda: runtime.listen(pending_event(body)))
+            return await runtime.ask(call.call_id, question, schema)
 
         def begin_later(
             work: tools.Work, seconds: float | None = None, *, may_repeat: bool = False
@@ -660,30 +656,14 @@ class ToolExecutor:
             )
             return runtime.background.begin(later, partial(self._run_later, parsed, later, work))
 
-        def make_context() -> tools.ToolContext[object]:
-            number = recorder.number
-            limits = runtime.workspace_limits
-            return tools.ToolContext(
-                call_id=call.call_id,
-                idempotency_key=f"{recorder.uid}:{call.call_id}",
-                conversation=recorder.conversation.name,
-                turn_id=turn_id,
-                user=recorder.conversation.user,
-                properties=runtime.properties,
-                scratchpad=runtime.scratchpad,
-                on_progress=children.outbox.progress,
-                on_spawn=spawn,
-                on_emit=children.outbox.emit,
-                workspace=Workspace(recorder.timeline, number, beside=pulled, limits=limits),
-                deps=runtime.deps,
-            )
-
         return tools.ToolInvocation(
-            make_context=make_context,
+            make_context=partial(
+                runtime.make_context, call.call_id, children.outbox, spawn, pulled
+            ),
             timeline=recorder.timeline,
             view=self._context.view,
             reader=runtime.reader,
-            moment=tl.Moment(self._clock.now(), turn_id),
+            moment=tl.Moment(self._clock.now(), f"turn_{recorder.number}"),
             on_outlived=partial(claim_for_thread, recorder.uid, parsed.claim),
             on_question=ask,
             make_proxy=make_proxy,

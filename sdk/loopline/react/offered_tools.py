@@ -60,6 +60,7 @@ class ToolOffering(Struct, frozen=True, kw_only=True):
         specs = (*tools.specs, *(answer.specs if answer else ()))
         text = _tools_text(_SameSpecs(specs))
         native = encoding.name == NATIVE
+        form = answer.form if answer else None
         system_sha256, system_tokens = _measure(system)
         tools_sha256, tools_tokens = _measure(text)
         return cls(
@@ -69,7 +70,9 @@ class ToolOffering(Struct, frozen=True, kw_only=True):
             system_sha256=system_sha256,
             tools_text=text,
             tools_sha256=tools_sha256,
-            fixed=system_tokens + (tools_tokens if native else 0) + _form_tokens(answer),
+            fixed=system_tokens
+            + (tools_tokens if native else 0)
+            + (estimate(dumps(form.schema)) if form else 0),
         )
 
     @classmethod
@@ -156,12 +159,6 @@ class OfferedTools(Struct, frozen=True):
         return None if len(names) == len(self.tools) else names
 
 
-def _form_tokens(answer: TypedAnswer | None) -> int:
-    """Return the tokens of the schema that the provider enforces; 0 without one."""
-    form = answer.form if answer else None
-    return estimate(dumps(form.schema)) if form else 0
-
-
 class _SameSpecs(tuple[ToolSpec, ...]):
     """Specifications that are equal if each is the same object; a cache lookup by them does not compare schemas."""
 
@@ -176,9 +173,7 @@ class _SameSpecs(tuple[ToolSpec, ...]):
         return all(map(is_, self, other))
 
 
-@lru_cache(KEPT_TEXTS)
-def _tools_text(specs: _SameSpecs) -> str:
-    return tools_text(specs)
+_tools_text = lru_cache(KEPT_TEXTS)(tools_text)
 
 
 @lru_cache(KEPT_TEXTS)

@@ -6,52 +6,20 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Literal
 
 from msgspec import structs
 
 from loopline import timeline as tl
 from loopline.clock import elapsed_ms
 from loopline.errors import LooplineError, StoreError, ToolError
-from loopline.events import Delta
 from loopline.files import file_bodies
-from loopline.models import Json, JsonObject, well_formed, well_formed_json
+from loopline.models import Json, JsonObject, well_formed
 from loopline.react.approvals import denial_text
 from loopline.react.extensions import Ask, Deny
 from loopline.react.guards import CallChecker, CheckedCall
 from loopline.react.result_text import RenderedResult, render_result, truncate_outcome
 from loopline.react.tool_runtime import Children, Outbox, ToolRuntime
 from loopline.tools import ApprovalRequired, AskUser, Outcome, ProxiedAnswer, ToolSet
-
-
-def tool_question(
-    call_id: str,
-    question: str,
-    form: Json = None,
-    kind: Literal["question", "approval"] = "question",
-    people: int = 1,
-) -> tl.ToolQuestion:
-    """Return the body of a question of a running call; `form` is the JSON schema of the answer."""
-    return tl.ToolQuestion(
-        call_id=call_id,
-        question=well_formed(question),
-        form=well_formed_json(form),
-        kind=kind,
-        people=people,
-    )
-
-
-def pending_event(question: tl.ToolQuestion) -> Delta:
-    """Return the event that sends the question to listeners."""
-    return Delta(
-        type="pending",
-        channel="tool",
-        text=question.question,
-        call_id=question.call_id,
-        data=question.form,
-    )
-
 
 logger: logging.Logger = logging.getLogger("loopline")
 
@@ -245,9 +213,9 @@ class ProxiedCalls:
         recorder = self._recorder
         if not recorder.has_user or seconds <= 0:
             return None
-        body = tool_question(call_id, ask.question, kind="approval", people=ask.people)
-        announce = partial(self._runtime.listen, pending_event(body))
-        waiting = asyncio.ensure_future(recorder.ask(body, announce))
+        waiting = asyncio.ensure_future(
+            self._runtime.ask(call_id, ask.question, kind="approval", people=ask.people)
+        )
 
         def time_out() -> None:
             waiting.cancel()

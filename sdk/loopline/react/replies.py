@@ -106,10 +106,10 @@ class TypedAnswer:
 
     def _read_calls(self, decided: prompt.Calls) -> prompt.DecodedReply:
         """Return the answer that the calls contain, or the other calls without it if there are any."""
-        answers = [call for call in decided.calls if _gives_answer(call)]
+        answers = [call for call in decided.calls if call.name == ANSWER_TOOL]
         if not answers:
             return decided
-        other_calls = tuple(call for call in decided.calls if not _gives_answer(call))
+        other_calls = tuple(call for call in decided.calls if call.name != ANSWER_TOOL)
         values = [models.dumps(call.arguments) for call in answers]
         if other_calls:
             discarded = "\n".join(filter(None, (decided.discarded, *values)))
@@ -160,10 +160,6 @@ class TypedAnswer:
         return (
             f"The answer is no {self.type.schema.name}: {complaint}. Correct it and {action} again."
         )
-
-
-def _gives_answer(call: models.ToolCall) -> bool:
-    return call.name == ANSWER_TOOL
 
 
 def answer_text(value: object, type: models.OutputType[Any] | None) -> str | None:
@@ -317,7 +313,9 @@ class CitationFilter:
         match event:
             case Delta(type="delta", channel="answer", text=text, attempt=attempt):
                 self._attempt = attempt
-                self._resolver = self._resolver or self._new_resolver()
+                if self._resolver is None:
+                    marks = tl.citations.Marks(self._pool.sources)
+                    self._resolver = tl.citations.Resolver(marks, newest=self._pool.newest)
                 self._emit(self._resolver.feed(text))
             case Delta(type="reset", channel="answer"):
                 self._resolver = None
@@ -330,10 +328,6 @@ class CitationFilter:
         if self._resolver is not None:
             self._emit(self._resolver.close())
             self._resolver = None
-
-    def _new_resolver(self) -> tl.citations.Resolver:
-        marks = tl.citations.Marks(self._pool.sources)
-        return tl.citations.Resolver(marks, newest=self._pool.newest)
 
     def _emit(self, text: str) -> None:
         if text:

@@ -183,8 +183,12 @@ def _route_answer(notes: str, text: str, reply: Reply, table: Table) -> Route:
     if table.waiting and not state.last:
         return Held(notes, text, NEW_INPUT)
     if not state.last and state.iteration + 1 < state.min_rounds:
+        message = (
+            f"Your answer is kept as a draft: this was round {state.iteration + 1} of at least "
+            f"{state.min_rounds}. Check it or look further, then answer again; the last answer counts."
+        )
         reason = f"there are to be {state.min_rounds} rounds"
-        return Held(notes, text, reason, _hold_early_answer(state))
+        return Held(notes, text, reason, Hold("answer_held", message))
     for hook in table.round_hooks:
         match hook(state):
             case Hold() as hold if not state.last:
@@ -194,17 +198,6 @@ def _route_answer(notes: str, text: str, reply: Reply, table: Table) -> Route:
             case Hold() | Reminder() | None:
                 pass
     return Accept(notes, text, "cut" if reply.stop_reason == "length" else "")
-
-
-def _hold_early_answer(state: ReactStateV2) -> Hold:
-    """Return the message for a model that answers before `min_rounds` rounds."""
-    rounds = state.iteration + 1
-    minimum = state.min_rounds
-    return Hold(
-        "answer_held",
-        f"Your answer is kept as a draft: this was round {rounds} of at least {minimum}. Check it or look "
-        "further, then answer again; the last answer counts.",
-    )
 
 
 def _is_cut_off(reply: Reply, table: Table) -> bool:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 from msgspec import structs
 
@@ -17,8 +17,8 @@ from loopline import timeline as tl
 from loopline.clock import Clock
 from loopline.errors import LooplineError, StoreError, ToolError
 from loopline.events import Delta, Event, EventSink
-from loopline.files import WorkspaceLimits
-from loopline.models import Json, OutputType, well_formed
+from loopline.files import Workspace, WorkspaceLimits
+from loopline.models import Json, OutputType, well_formed, well_formed_json
 from loopline.react.approvals import RuleBook, approval_digest
 from loopline.react.extensions import Guard
 from loopline.react.loop_options import Limits, LoopOptions, check_limits
@@ -27,7 +27,7 @@ from loopline.react.state import ReactStateV2
 from loopline.reader import Reader
 from loopline.refs import BlockRef, ConversationRef, parse
 from loopline.tasks import compute, finish
-from loopline.tools import AskUser, Background, ChildTask, Emission
+from loopline.tools import AskUser, Background, ChildTask, Emission, ToolContext
 
 T = TypeVar("T")
 
@@ -126,6 +126,54 @@ class ToolRuntime:
         await self.recorder.record(pending)
         event = Delta(type="pending", channel="tool", text=pending.question, call_id=call.call_id)
         self.listen(event)
+
+    async def ask(
+        self,
+        call_id: str,
+        question: str,
+        form: Json = None,
+        *,
+        kind: Literal["question", "approval"] = "question",
+        people: int = 1,
+    ) -> Json:
+        """Ask the user while a call runs, and return the answer; `form` is the JSON Schema of the answer."""
+        body = tl.ToolQuestion(
+            call_id=call_id,
+            question=well_formed(question),
+            form=well_formed_json(form),
+            kind=kind,
+            people=people,
+        )
+        event = Delta(
+            type="pending", channel="tool", text=body.question, call_id=call_id, data=body.form
+        )
+        return await self.recorder.ask(body, partial(self.listen, event))
+
+    def make_context(
+        self,
+        call_id: str,
+        outbox: Outbox,
+        spawn: Callable[[ChildTask], Awaitable[tl.TurnResult]],
+        pulled: Sequence[tl.Block] = (),
+    ) -> ToolContext[object]:
+        """Return the context of a call; `pulled` are the files of earlier turns in its workspace."""
+        recorder = self.recorder
+        return ToolContext(
+            call_id=call_id,
+            idempotency_key=f"{recorder.uid}:{call_id}",
+            conversation=recorder.conversation.name,
+            turn_id=tl.turn_id(recorder.number),
+            user=recorder.conversation.user,
+            properties=self.properties,
+            scratchpad=self.scratchpad,
+            on_progress=outbox.progress,
+            on_spawn=spawn,
+            on_emit=outbox.emit,
+            workspace=Workspace(
+                recorder.timeline, recorder.number, beside=pulled, limits=self.workspace_limits
+            ),
+            deps=self.deps,
+        )
 
 
 MIN_SECONDS = 0.001
