@@ -199,8 +199,7 @@ class Services:
         mcp_tools: returns the tools of the MCP servers that a descriptor module lists.
         web: the web search and the fetcher.
         agents: the agents that a loop may run; None if the bundle has none.
-        quality: the hooks around the runs of agents.
-        chatcli_quality: the same with the overrides of the environment, for loops with the preset `chatcli`.
+        qualities: the hooks around the runs of agents, and the same for loops with the preset `chatcli`.
         execution_tools: returns the tools that run programs, in the backends that a descriptor module names.
         background: runs the background work of tool calls.
         host_file: makes URLs of files.
@@ -229,8 +228,7 @@ class Services:
     mcp_tools: Callable[[str], Awaitable[McpTools]]
     web: WebPorts
     agents: Agents | None
-    quality: QualityInForce
-    chatcli_quality: QualityInForce
+    qualities: tuple[QualityInForce, QualityInForce]
     execution_tools: Callable[[str], Awaitable[Sequence[toolbox.Tool]]]
     background: toolbox.Background
     host_file: HostFile
@@ -240,7 +238,8 @@ class Services:
 
     def quality_of(self, preset: str) -> QualityInForce:
         """Return the quality of loops with that preset."""
-        return self.chatcli_quality if preset == CHATCLI else self.quality
+        own, overridden = self.qualities
+        return overridden if preset == CHATCLI else own
 
     async def collect_tool_names(self, *, asks_servers: bool = True) -> toolbox.KnownTools:
         """Return the names of all tools of the bundle and of the loop.

@@ -37,7 +37,7 @@ from loopline.crew.plan_first import PlanFirst as PlanFirst
 from loopline.crew.quality import CHATCLI as CHATCLI
 from loopline.crew.quality import Quality as Quality
 from loopline.crew.quality import QualityInForce as QualityInForce
-from loopline.crew.quality import with_environment as with_environment
+from loopline.crew.quality import open_qualities as open_qualities
 from loopline.crew.reflexion import LessonWriter as LessonWriter
 from loopline.crew.reflexion import Reflexion as Reflexion
 from loopline.crew.reflexion import reflection_due as reflection_due

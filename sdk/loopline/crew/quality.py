@@ -188,3 +188,17 @@ class QualityInForce:
     def hyde(self) -> Hyde | None:
         """The expansion of searches; None if searches are not expanded."""
         return self.quality.hyde if self.quality.enabled else None
+
+
+def open_qualities(
+    quality: Quality | None,
+    environment: Mapping[str, str],
+    clock: Clock,
+    embedder: SharedEmbedder | None,
+) -> tuple[QualityInForce, QualityInForce]:
+    """Return the quality of a bundle, and the same with the overrides of the environment, each with a new pipeline."""
+    overridden = with_environment(quality, environment)
+    return (
+        QualityInForce.of(quality, clock, embedder),
+        QualityInForce.of(overridden, clock, embedder),
+    )

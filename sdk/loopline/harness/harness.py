@@ -19,7 +19,7 @@ from typing_extensions import TypeForm, TypeVar
 from loopline import bundle as bundles
 from loopline import conversations, timeline
 from loopline.clock import Clock, SystemClock
-from loopline.crew import Agents, LessonWriter, QualityInForce, with_environment
+from loopline.crew import Agents, LessonWriter, open_qualities
 from loopline.errors import LooplineError
 from loopline.events import Observer
 from loopline.files import AttachmentCaps
@@ -56,7 +56,8 @@ def open_lessons(
     stack: AsyncExitStack,
 ) -> LessonWriter | None:
     """Start the writer of lessons after turns, until the stack closes it; None if the bundle does not write lessons."""
-    reflexion = services.quality.reflexion or services.chatcli_quality.reflexion
+    own, overridden = services.qualities
+    reflexion = own.reflexion or overridden.reflexion
     if reflexion is None:
         return None
     writer = LessonWriter(
@@ -372,7 +373,6 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             skills = skill_finder(loaded, settings.skills, os.environ)
             tool_modules, skill_modules = await asyncio.to_thread(_find_modules, loaded)
             approvals = loaded.bundle.approvals.with_people(settings.approval_people)
-            quality = loaded.bundle.quality
             services = bundles.Services(
                 source=self._source_name,
                 bundle=loaded.bundle,
@@ -395,10 +395,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 mcp_tools=servers.tools,
                 execution_tools=await open_executions(properties, loaded, stack),
                 web=await open_web(properties, os.environ, self._clock, stack),
-                quality=QualityInForce.of(quality, self._clock, embedder),
-                chatcli_quality=QualityInForce.of(
-                    with_environment(quality, os.environ), self._clock, embedder
-                ),
+                qualities=open_qualities(loaded.bundle.quality, os.environ, self._clock, embedder),
                 background=open_background(log, self._clock, stack),
                 host_file=self._host_file,
                 tool_modules=tool_modules,
@@ -591,7 +588,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         """
         services = self._open_parts.services
         lessons = self._open_parts.lessons
-        pipelines = (services.quality.pipeline, services.chatcli_quality.pipeline)
+        pipelines = [quality.pipeline for quality in services.qualities]
         waits = [pipeline.drain(seconds) for pipeline in pipelines if pipeline is not None]
         if lessons is not None:
             waits.append(lessons.drain(seconds))
