@@ -13,10 +13,9 @@ from loopline import timeline as tl
 from loopline.clock import elapsed_ms
 from loopline.errors import ModelError
 from loopline.events import Delta
-from loopline.models import Message, Model, Options, Prompt, well_formed
+from loopline.models import Message, Model, Options, Prompt, ToolSpec, well_formed
 from loopline.models.prompt import estimate
 from loopline.react.model_requests import MeteredModel, OutOfBudget, RetryPolicy, request_reply
-from loopline.react.offered_tools import ToolOffering
 from loopline.react.tool_runtime import ToolRuntime
 from loopline.tasks import compute
 
@@ -69,7 +68,8 @@ class Compaction(Struct, frozen=True, kw_only=True):
     model: Model
     protocol: prompt.DecisionProtocol
     view: prompt.View
-    offering: ToolOffering
+    system: str
+    specs: tuple[ToolSpec, ...]
 
     async def make_room(
         self, window: tl.Projection, causes: list[str], budget: prompt.Budget
@@ -265,8 +265,8 @@ class Compaction(Struct, frozen=True, kw_only=True):
         capabilities = self.model.capabilities
         longest = SUMMARY_OUTPUT_LIMIT + (THINKING_ROOM if capabilities.thinking else 0)
         request_prompt = Prompt(
-            system=self.offering.system,
-            tools=self.offering.specs,
+            system=self.system,
+            tools=self.specs,
             messages=tuple(messages),
             tail=request,
             tail_kind="inside" if capabilities.tail == "inside" else "dropped",
