@@ -26,12 +26,12 @@ from loopline.tools.client_tools import check_shadows as check_shadows
 from loopline.tools.client_tools import make_client_tools as make_client_tools
 from loopline.tools.client_tools import read_client_result as read_client_result
 from loopline.tools.client_tools import runs_on_client as runs_on_client
+from loopline.tools.decorator import tool as tool
 from loopline.tools.functions import BoundTool as BoundTool
 from loopline.tools.functions import RerunnableTool as RerunnableTool
 from loopline.tools.functions import Tool as Tool
 from loopline.tools.functions import ToolFunction as ToolFunction
 from loopline.tools.functions import check_deps as check_deps
-from loopline.tools.functions import tool as tool
 from loopline.tools.invocation import DELEGATE as DELEGATE
 from loopline.tools.invocation import ApprovalRequired as ApprovalRequired
 from loopline.tools.invocation import AskUser as AskUser

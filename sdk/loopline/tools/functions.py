@@ -1,20 +1,15 @@
-"""Tools: the protocol of a tool, and the decorator `@tool` that makes one of a typed function.
-
-The decorator checks the function at once. The JSON Schema of its parameters is made at its first use.
-"""
+"""Tools: the protocol of a tool, and the tools that are typed functions."""
 
 from __future__ import annotations
 
 import asyncio
-import dis
 import inspect
 import logging
 import os
-import string
 import time
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -28,8 +23,6 @@ from typing import (
     ParamSpec,
     Protocol,
     TypeVar,
-    get_args,
-    overload,
 )
 
 from msgspec import structs
@@ -45,7 +38,6 @@ from loopline.tools.parameters import (
     argument_error,
     check_names,
     deps_problem,
-    nearest_first,
     read_parameters,
     read_result_form,
 )
@@ -56,7 +48,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-EFFECTS: tuple[Effect, ...] = get_args(Effect)
 LONGEST_STEP_SECONDS = 1.0
 """The seconds between two awaits of a tool from which it is logged, because it blocks the event loop."""
 
@@ -70,8 +61,6 @@ IN_BACKGROUND = (
 """The end of the description of a tool whose calls run in the background."""
 NOTHING = "done"
 """The text of a result whose function returned None."""
-
-_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 class Tool(Protocol):
@@ -184,9 +173,9 @@ class ToolFunction(Generic[P, R]):
         self.people = people
         self.client = client
         self.background = background
-        code = _source_function(function)
+        code = source_function(function)
         self.name: str = code.__name__
-        self.location: str = _find_location(code)
+        self.location: str = find_location(code)
         self.description: str = well_formed(inspect.getdoc(code) or "")
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -207,7 +196,7 @@ class ToolFunction(Generic[P, R]):
         Raises:
             BundleError: an annotation cannot be resolved, or has no JSON Schema.
         """
-        return read_parameters(_source_function(self.function), self.location, self.key)
+        return read_parameters(source_function(self.function), self.location, self.key)
 
     @cached_property
     def result_form(self) -> JsonObject | None:
@@ -216,134 +205,7 @@ class ToolFunction(Generic[P, R]):
         Raises:
             BundleError: the type cannot be resolved, or has no JSON Schema.
         """
-        return read_result_form(_source_function(self.function), self.location)
-
-
-@overload
-def tool(function: Callable[P, R], /) -> ToolFunction[P, R]: ...
-@overload
-def tool(
-    *,
-    effect: Effect | None = None,
-    key: str = "",
-    reconcile: Callable[..., Any] | None = None,
-    approve: bool | Callable[..., bool | str | Awaitable[bool | str]] = False,
-    people: int = 1,
-    client: bool = False,
-    background: bool = False,
-) -> Callable[[Callable[P, R]], ToolFunction[P, R]]: ...
-def tool(
-    function: Callable[P, R] | None = None,
-    /,
-    *,
-    effect: Effect | None = None,
-    key: str = "",
-    reconcile: Callable[..., Any] | None = None,
-    approve: bool | Callable[..., bool | str | Awaitable[bool | str]] = False,
-    people: int = 1,
-    client: bool = False,
-    background: bool = False,
-) -> ToolFunction[P, R] | Callable[[Callable[P, R]], ToolFunction[P, R]]:
-    """Make a tool of a typed function with a docstring; the function can still be called directly.
-
-    The default effect is "exclusive": no other call runs at the same time. `reconcile` is a function with some of the
-    same parameters. After a crash it returns the result of a call that had started, or None if the result is unknown.
-
-    With `approve=True` each call waits until the user has approved it. A function, plain or async, gets the arguments of the
-    call as a dict, and a `GuardedCall` with its user and conversation; it returns whether the call needs approval, or the
-    question to ask. If it raises, the call needs approval. With `people=2` a second person must approve the call, too.
-
-    With `client=True` the client runs the calls: the turn pauses with each call, and the client's answer is its result, which
-    must fit the return type of the function. The function has a docstring and no code, or only raises NotImplementedError.
-
-    With `background=True` each call ends at once, and the function continues while the turn continues or ends. Its return value is
-    the input of a later round, or of the next turn. After a crash a function that reads is called again, and otherwise
-    `reconcile` is asked for the result. In a child run, the call waits for the function.
-
-    Raises:
-        BundleError: the function cannot be a tool; the message has the reason, the file and the line.
-    """
-
-    def decorate(function: Callable[P, R]) -> ToolFunction[P, R]:
-        source = _source_function(function)
-        problem = (
-            _effect_problem(effect or "exclusive", key)
-            or _function_problem(source)
-            or _key_problem(key, inspect.signature(source))
-            or _approve_problem(approve, people)
-            or _client_problem(source, reconcile, is_client=client)
-            or _background_problem(background, effect, is_client=client)
-        )
-        if problem:
-            raise BundleError(f"{_find_location(source)}: tool {source.__name__!r} {problem}")
-        _check_reconcile(function, reconcile)
-        return ToolFunction(
-            function,
-            effect=effect,
-            key=key,
-            reconcile=reconcile,
-            approve=approve,
-            people=people,
-            client=client,
-            background=background,
-        )
-
-    return decorate if function is None else decorate(function)
-
-
-def _approve_problem(approve: object, people: int) -> str:
-    """Return what is wrong with the values of `approve` and `people`, empty if nothing is."""
-    if people < 1 or (people > 1 and not approve):
-        return f"has people={people}: it must be 1, or more together with approve"
-    if isinstance(approve, bool):
-        return ""
-    if not callable(approve):
-        return f"has approve={approve!r}: it must be True, False, or a function of the arguments and the call"
-    try:
-        inspect.signature(approve).bind({}, None)
-    except TypeError:
-        return "has a function for approve that does not take two arguments: those of the call, and the call"
-    return ""
-
-
-_NO_CODE = frozenset(
-    {"RESUME", "NOP", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE", "LOAD_GLOBAL", "RAISE_VARARGS"}
-)
-"""The operations of a function that only returns None, or only raises an exception class."""
-
-
-def _client_problem(
-    function: FunctionType, reconcile: Callable[..., Any] | None, *, is_client: bool
-) -> str:
-    """Return what is wrong with a function whose calls the client runs, empty if nothing is."""
-    if not is_client:
-        return ""
-    if reconcile is not None:
-        return "has client=True and reconcile: the client says what came of a call"
-    operations = {operation.opname for operation in dis.get_instructions(function)}
-    code = function.__code__
-    names, values = {*code.co_names}, {*code.co_consts}
-    if (
-        operations <= _NO_CODE
-        and names <= {"NotImplementedError"}
-        and values <= {None, function.__doc__}
-    ):
-        return ""
-    return (
-        "has client=True and code, which would never run because the client runs its calls: leave only the docstring, "
-        "or raise NotImplementedError"
-    )
-
-
-def _background_problem(background: object, effect: Effect | None, *, is_client: bool) -> str:
-    """Return what is wrong with the value of `background`, empty if nothing is."""
-    if not isinstance(background, bool):
-        return f"has background={background!r}: it must be True or False"
-    if background and is_client:
-        return "has background=True and client=True: the turn waits for the client"
-    if background and effect == "meta":
-        return 'has background=True and effect="meta": its child runs would end with the turn'
-    return ""
+        return read_result_form(source_function(self.function), self.location)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -399,7 +261,7 @@ class BoundTool:
         values = self._values(arguments, call)
         names = inspect.signature(check).parameters
         accepted = {name: values[name] for name in names if name in values}
-        location = _find_location(_source_function(check))
+        location = find_location(source_function(check))
         returned = await _call(self.name, check, accepted, call, location)
         try:
             return None if returned is None else self._convert(returned)
@@ -483,7 +345,7 @@ class BoundTool:
         """Convert an exception of the function to an error for the model, with a note that has the file and line."""
         failure = ToolError(well_formed(f"{type(error).__name__}: {error}".removesuffix(": ")))
         frames = traceback.extract_tb(error.__traceback__)
-        folder = Path(_source_function(self.function.function).__code__.co_filename).parent
+        folder = Path(source_function(self.function.function).__code__.co_filename).parent
         own = [frame for frame in frames if Path(frame.filename).is_relative_to(folder)]
         where = f"{own[-1].filename}:{own[-1].lineno}" if own else self.function.location
         failure.add_note(f"{self.name} failed at {where}")
@@ -519,7 +381,7 @@ def check_deps(tools: Iterable[Tool], deps: object) -> None:
                 raise BundleError(f"{bound.function.location}: tool {bound.name!r} {problem}")
 
 
-def _source_function(function: Callable[..., Any]) -> FunctionType:
+def source_function(function: Callable[..., Any]) -> FunctionType:
     """Return the function below other decorators.
 
     Raises:
@@ -531,57 +393,9 @@ def _source_function(function: Callable[..., Any]) -> FunctionType:
     return written
 
 
-def _find_location(function: FunctionType) -> str:
+def find_location(function: FunctionType) -> str:
+    """Return the file and line of a function, as error messages name them."""
     return f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
-
-
-def _effect_problem(effect: str, key: str) -> str:
-    if effect not in EFFECTS:
-        nearest = nearest_first(effect, EFFECTS)[0]
-        return f"has the effect {effect!r}, nearest is {nearest!r}: one of {', '.join(EFFECTS)}"
-    if key and effect not in ("write", "meta"):
-        return f'has a key but the effect {effect!r}: a key goes with effect="write" or "meta"'
-    return ""
-
-
-def _function_problem(function: FunctionType) -> str:
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        return "is a generator: return the whole value"
-    if not inspect.getdoc(function):
-        return "has no docstring: the model reads it to know what the tool is for"
-    for name, parameter in inspect.signature(function).parameters.items():
-        if parameter.kind not in _NAMED:
-            return f"takes {name!r} without a name: give it a name that calls can use"
-        if parameter.annotation is parameter.empty:
-            return f"has no type for {name!r}: annotate it"
-    return ""
-
-
-def _check_reconcile(function: Callable[..., Any], check: Callable[..., Any] | None) -> None:
-    """Check that the function `reconcile` has only parameters that its tool has."""
-    if check is None:
-        return
-    parameters = list(inspect.signature(function).parameters)
-    for name in inspect.signature(check).parameters:
-        if name not in parameters:
-            raise BundleError(
-                f"{_find_location(_source_function(check))}: reconcile takes {name!r}, which its tool does "
-                f"not: {nearest_first(name, parameters)}"
-            )
-
-
-def _key_problem(key: str, signature: inspect.Signature) -> str:
-    try:
-        names = [name for _, name, _, _ in string.Formatter().parse(key) if name is not None]
-    except ValueError as error:
-        return f"has the key {key!r}, which is not a template: {error}"
-    for name in names:
-        if name not in signature.parameters:
-            parameters = nearest_first(name, signature.parameters)
-            return (
-                f"has the key {key!r}, but no parameter {name!r}: its parameters are {parameters}"
-            )
-    return ""
 
 
 class WatchedSteps(Generator[Any, Any, object]):
