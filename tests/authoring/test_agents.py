@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from loopline import Agent, Bundle, BundleError, Harness, LooplineError
-from loopline.crew import Agents, CrewOptions, load_agents, read_agent
+from loopline.crew import Agents, CrewOptions, load_agents
+from loopline.crew.agents import read_agent
 from loopline.testing import Call, ScriptedModel
 from tests.support.crews import READER, desk
 

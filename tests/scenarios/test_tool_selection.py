@@ -38,9 +38,8 @@ from loopline.tools import (
     catalogue,
     requested_tools,
     select_tools,
-    tools_in_reply,
 )
-from loopline.tools.tool_selection import is_built_in
+from loopline.tools.tool_selection import is_built_in, tools_in_reply
 from tests.authoring.bundle_files import a_call
 from tests.docs.pages import ROOT
 from tests.support.git_repositories import commit

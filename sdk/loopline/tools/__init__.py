@@ -38,7 +38,6 @@ from loopline.tools.invocation import AskUser as AskUser
 from loopline.tools.invocation import Background as Background
 from loopline.tools.invocation import BackgroundCall as BackgroundCall
 from loopline.tools.invocation import CallCache as CallCache
-from loopline.tools.invocation import ChildBodies as ChildBodies
 from loopline.tools.invocation import ChildTask as ChildTask
 from loopline.tools.invocation import Deps as Deps
 from loopline.tools.invocation import Emission as Emission
@@ -54,7 +53,6 @@ from loopline.tools.mcp_tool import MCP as MCP
 from loopline.tools.mcp_tool import AskPerson as AskPerson
 from loopline.tools.mcp_tool import McpFile as McpFile
 from loopline.tools.mcp_tool import McpResult as McpResult
-from loopline.tools.mcp_tool import McpServer as McpServer
 from loopline.tools.mcp_tool import McpTool as McpTool
 from loopline.tools.mcp_tool import McpToolSpec as McpToolSpec
 from loopline.tools.outcome import Outcome as Outcome
@@ -73,12 +71,10 @@ from loopline.tools.tool_names import may_begin as may_begin
 from loopline.tools.tool_selection import REQUEST_TOOLS as REQUEST_TOOLS
 from loopline.tools.tool_selection import SELECT_ABOVE as SELECT_ABOVE
 from loopline.tools.tool_selection import RequestTools as RequestTools
-from loopline.tools.tool_selection import ToolSelection as ToolSelection
 from loopline.tools.tool_selection import catalogue as catalogue
 from loopline.tools.tool_selection import is_built_in as is_built_in
 from loopline.tools.tool_selection import requested_tools as requested_tools
 from loopline.tools.tool_selection import select_tools as select_tools
-from loopline.tools.tool_selection import tools_in_reply as tools_in_reply
 from loopline.tools.toolset import ProviderNames as ProviderNames
 from loopline.tools.toolset import ToolSet as ToolSet
 from loopline.tools.toolset import provider_names as provider_names

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 
 from loopline.errors import LooplineError, ToolError
-from loopline.models import Json, JsonObject, ToolSpec, dumps, well_formed, well_formed_json
+from loopline.models import Json, JsonObject, ToolSpec, dumps, well_formed, well_formed_object
 from loopline.models.json_schema import (
     SchemaMismatch,
     convert_scalars,
@@ -98,7 +98,12 @@ def check_client_tools(tools: Sequence[ClientTool]) -> tuple[ClientTool, ...]:
             raise LooplineError(
                 f"the tools of a message may have {REQUEST_BYTES:,} bytes together: send fewer, or shorter schemas"
             )
-        checked[tool.name] = _store_form(tool)
+        checked[tool.name] = ClientTool(
+            name=tool.name,
+            description=well_formed(tool.description),
+            parameters=well_formed_object(tool.parameters or NO_PARAMETERS),
+            result=None if tool.result is None else well_formed_object(tool.result),
+        )
     return tuple(checked.values())
 
 
@@ -130,18 +135,6 @@ def _check_schema(who: str, schema: JsonObject) -> None:
         validator_of_schema(schema, skip_unreadable=True)
     except LooplineError as error:
         raise LooplineError(f"a schema of {who} cannot be used: {error}") from error
-
-
-def _store_form(tool: ClientTool) -> ClientTool:
-    parameters = well_formed_json(tool.parameters or NO_PARAMETERS)
-    result = well_formed_json(tool.result)
-    assert isinstance(parameters, dict)
-    return ClientTool(
-        name=tool.name,
-        description=well_formed(tool.description),
-        parameters=parameters,
-        result=result if isinstance(result, dict) else None,
-    )
 
 
 def check_shadows(tools: Sequence[ClientTool], names: Sequence[str]) -> None:
