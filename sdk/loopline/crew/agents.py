@@ -259,8 +259,6 @@ _FORMS: Mapping[str, tuple[object, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class _AgentFile:
-    """The front matter of an agent's file."""
-
     path: Path
     document: YamlDocument
 

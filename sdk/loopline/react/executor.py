@@ -374,7 +374,6 @@ class ToolExecutor:
             await self._record_cancelled(parsed, elapsed_ms(self._clock, start))
 
     async def _run_to_end(self, parsed: CheckedCall, children: Children, start: float) -> None:
-        """Run the call to its result, or to a question."""
         call = parsed.call
         try:
             await self._run(parsed, children)
@@ -539,7 +538,6 @@ class ToolExecutor:
     async def _record_interruption(
         self, call: tl.ToolCalled, why: InterruptCause, *, is_started: bool, elapsed_ms: float = 0.0
     ) -> None:
-        """Record the result of a call that was interrupted, or was not started."""
         text = f"This call was {'cut off' if is_started else 'not begun'}, {CAUSE_TEXTS[why]}."
         unknown = EFFECT_UNKNOWN if call.call_id in self._recorder.turn.started else ""
         status: tl.ResultStatus = "interrupted" if why == "steer" else "stopped"
@@ -643,9 +641,7 @@ class ToolExecutor:
                 return None
             return await runtime.ask(call.call_id, question, schema)
 
-        def begin_later(
-            work: tools.Work, seconds: float | None = None, *, may_repeat: bool = False
-        ) -> tools.Outcome:
+        def begin_later(work: tools.Work, seconds: float | None, may_repeat: bool) -> tools.Outcome:
             later = tools.BackgroundCall(
                 conversation=recorder.conversation,
                 turn=recorder.number,

@@ -339,7 +339,6 @@ class React(Generic[T_co]):
         return await self._route(state, reply)
 
     async def _route(self, state: ReactStateV2, written: Reply) -> LoopEnd | None:
-        """Carry out the route of a reply."""
         recorder = self._recorder
         journal = self._journal
         reply, decided, marks = await self._chain.read(written)

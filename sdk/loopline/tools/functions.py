@@ -285,7 +285,7 @@ class BoundTool:
             self._validate(arguments)
             later = partial(self.run, arguments, structs.replace(call, is_background=True))
             may_repeat = self.effect == "read" or self.function.reconcile is not None
-            return call.begin_later(later, may_repeat=may_repeat)
+            return call.begin_later(later, None, may_repeat)
         values = self._values(arguments, call)
         try:
             function = self.function

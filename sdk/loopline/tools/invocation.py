@@ -172,9 +172,7 @@ def _no_children(task: ChildTask) -> Awaitable[tl.TurnResult]:
     raise ToolError("no child run can be started: the tool was called outside of a conversation")
 
 
-def _no_background(
-    work: object, seconds: float | None = None, *, may_repeat: bool = False
-) -> Outcome:
+def _no_background(work: object, seconds: float | None, may_repeat: bool) -> Outcome:
     del work, seconds, may_repeat
     raise ToolError(
         "no work can run in the background: the tool was called outside of a conversation"
@@ -342,22 +340,15 @@ class NoProxy:
 Work = Callable[[], Awaitable[Outcome]]
 
 
-class BeginLater(Protocol):
-    """Runs work in the background and returns the outcome of the call, which ends at once.
+BeginLater = Callable[[Work, float | None, bool], Outcome]
+"""Begins work in the background, and returns the outcome of the call, which ends at once.
 
-    The work may take `seconds`, by default the time that a call may take, or an hour. If it `may_repeat`, it begins again
-    after a crash.
-    """
+The work may take the given seconds; None is the time that a call may take, or an hour. If the last argument is True, it
+begins again after a crash.
 
-    def __call__(
-        self, work: Work, seconds: float | None = None, *, may_repeat: bool = False
-    ) -> Outcome:
-        """Begin the work.
-
-        Raises:
-            ToolError: the work cannot be started.
-        """
-        ...
+Raises:
+    ToolError: the work cannot be started.
+"""
 
 
 class ToolInvocation(Struct, frozen=True, kw_only=True, dict=True):

@@ -329,7 +329,6 @@ class ProgramSession:
         await asyncio.gather(self._task, return_exceptions=True)
 
     def _report_end(self, step: _Step, report: JsonObject, seconds: float) -> ProgramEnd:
-        """Convert the report of a program to its end."""
         match report:
             case {
                 "code": int(code),
@@ -623,7 +622,7 @@ class ExecutionTool:
                 end = await self._sandbox.run(without_tools, background)
                 return self._outcome(without_tools, end, call, unsent)
 
-            return call.begin_later(work, limits.wall_seconds)
+            return call.begin_later(work, limits.wall_seconds, False)
         session = self._session(call, unsent, edited)
         name = _session_name(arguments)
         if name:
