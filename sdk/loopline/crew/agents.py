@@ -13,18 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from msgspec import ValidationError, convert
 
+from loopline import models
 from loopline.errors import BundleError, LooplineError, ToolError
-from loopline.models import (
-    Json,
-    JsonObject,
-    ModelSettings,
-    YamlDocument,
-    YamlError,
-    as_settings,
-    dumps,
-    read_settings,
-    read_yaml,
-)
 from loopline.names import caller_location, checks_keywords
 from loopline.react import Limits, check_limits
 from loopline.react.environment import one_of, read_variables
@@ -74,7 +64,7 @@ class Agent:
     limits: Mapping[str, LimitValue] = field(default_factory=dict[str, LimitValue])
     files: FilesMode = "own"
     leads: bool = False
-    settings: ModelSettings | None = None
+    settings: models.ModelSettings | None = None
     location: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -104,12 +94,12 @@ class Agent:
         except LooplineError as error:
             raise LooplineError(f"limits: {error}") from error
         if self.settings is not None:
-            as_settings(self.settings)
+            models.as_settings(self.settings)
 
     @cached_property
     def digest(self) -> str:
         """The first 12 digits of the sha256 of the definition, `location` left out."""
-        definition: JsonObject = {
+        definition: models.JsonObject = {
             "name": self.name,
             "description": self.description,
             "instructions": self.instructions,
@@ -124,7 +114,7 @@ class Agent:
             definition |= {"files": self.files, "leads": self.leads}
         if self.settings is not None:
             definition |= {"settings": self.settings.recorded()}
-        return sha256(dumps(definition).encode()).hexdigest()[:DIGEST]
+        return sha256(models.dumps(definition).encode()).hexdigest()[:DIGEST]
 
     def limits_with(self, effort: Effort | None) -> Mapping[str, LimitValue]:
         """Return the limits of the agent's runs; `effort` is used if the agent does not set one."""
@@ -239,8 +229,8 @@ def read_agent(path: Path) -> Agent:
             f"{path}:1: the file of an agent starts with a front matter: ---, name: …, description: …, ---"
         )
     try:
-        document = read_yaml(front[1], first_line=2)
-    except YamlError as error:
+        document = models.read_yaml(front[1], first_line=2)
+    except models.YamlError as error:
         raise BundleError(f"{path}:{error.line}: {error.problem}") from error
     return _AgentFile(path, document).agent(text[front.end() :].strip())
 
@@ -252,7 +242,7 @@ _FORMS: Mapping[str, tuple[object, str]] = {
     "limits": (dict[str, LimitValue] | None, "a mapping"),
     "files": (Literal["", FilesMode] | None, f"one of {', '.join(FILES_MODES)}"),
     "leads": (bool | None, "true or false"),
-    "settings": (dict[str, Json] | None, "a mapping"),
+    "settings": (dict[str, models.Json] | None, "a mapping"),
 }
 """The keys of the front matter of an agent's file, with the type of each value and its description for errors."""
 
@@ -260,7 +250,7 @@ _FORMS: Mapping[str, tuple[object, str]] = {
 @dataclass(frozen=True, slots=True)
 class _AgentFile:
     path: Path
-    document: YamlDocument
+    document: models.YamlDocument
 
     def agent(self, instructions: str) -> Agent:
         fields = self.document.value
@@ -282,21 +272,21 @@ class _AgentFile:
             key = str(error).partition(":")[0]
             raise self._error(key, str(error)) from error
 
-    def _read(self, key: str, value: Json) -> object:
+    def _read(self, key: str, value: models.Json) -> object:
         """Return a value of the front matter in the form that `Agent` takes; a text of names is split at its commas."""
         kind, expected = _FORMS[key]
         value = value.strip() if isinstance(value, str) else value
         if isinstance(value, dict) and key == "limits":
             for name, limit in value.items():
                 if isinstance(limit, dict | list):
-                    problem = f"limits: {name} is one value, not {dumps(limit)}"
+                    problem = f"limits: {name} is one value, not {models.dumps(limit)}"
                     raise self._error("limits", problem, name)
         try:
             value = convert(value, kind)
         except ValidationError as error:
-            raise self._error(key, f"{key}: {expected}, not {dumps(value)}") from error
+            raise self._error(key, f"{key}: {expected}, not {models.dumps(value)}") from error
         if isinstance(value, dict) and key == "settings":
-            return read_settings(value)
+            return models.read_settings(value)
         if isinstance(value, str) and key in ("tools", "skills"):
             return tuple(name.strip() for name in value.split(",") if name.strip())
         return tuple(value) if isinstance(value, list) else value

@@ -20,18 +20,10 @@ from loopline.files.search import MAX_CONTEXT, MAX_HITS
 from loopline.files.workspace import path_when_pulled
 from loopline.models import JsonObject, ToolSpec
 from loopline.refs import FileRef, parse
+from loopline.tools import parameters
 from loopline.tools.functions import RerunnableTool
 from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome, count_text
-from loopline.tools.parameters import (
-    boolean_argument,
-    integer_argument,
-    limit_schema,
-    list_argument,
-    object_schema,
-    optional_text,
-    text_argument,
-)
 
 WORKSPACE_KEY = "workspace"
 """The key of all calls that change files, so that they run in order."""
@@ -53,7 +45,7 @@ class WriteTool(RerunnableTool):
             "holds what this turn makes for the user. The result gives the ref that reads this version again. "
             "To change a part of a file, use react.patch."
         ),
-        parameters=object_schema(
+        parameters=parameters.object_schema(
             {
                 "path": _PATH,
                 "content": {"type": "string", "description": "The whole text."},
@@ -71,7 +63,7 @@ class WriteTool(RerunnableTool):
 
     def parse(self, arguments: JsonObject) -> tuple[tl.WorkspacePath, bytes, tl.Visibility]:
         """Return the path, the content in UTF-8 and the visibility."""
-        path = tl.parse_path(text_argument(arguments, "path"))
+        path = tl.parse_path(parameters.text_argument(arguments, "path"))
         content = arguments.get("content")
         if not isinstance(content, str):
             raise ToolError("content must be a string, which may be empty")
@@ -102,7 +94,7 @@ class PatchTool(RerunnableTool):
             "then hunks that begin @@ -1,3 +1,4 @@ with lines of context as they stand in the file. The diff may "
             "change, create, rename and delete several files. If a hunk does not fit, the error says what stands there."
         ),
-        parameters=object_schema(
+        parameters=parameters.object_schema(
             {
                 "patch": {"type": "string", "description": "The unified diff."},
                 "path": {
@@ -116,8 +108,8 @@ class PatchTool(RerunnableTool):
 
     def parse(self, arguments: JsonObject) -> tuple[bytes, str]:
         """Return the patch in UTF-8, and the path, which may be empty."""
-        patch = text_argument(arguments, "patch")
-        path = optional_text(arguments, "path")
+        patch = parameters.text_argument(arguments, "patch")
+        path = parameters.optional_text(arguments, "path")
         if path:
             tl.parse_path(path)
         return patch.encode(), path
@@ -166,7 +158,7 @@ class PullTool(RerunnableTool):
             "Put files of older turns beside the current ones, at turn_2/files/…, where react.search_files and tools "
             "find them; files/ stays as it is. To go on with an older state, use react.checkout."
         ),
-        parameters=object_schema({"paths": _PATHS}, "paths"),
+        parameters=parameters.object_schema({"paths": _PATHS}, "paths"),
     )
 
     def parse(self, arguments: JsonObject) -> list[str]:
@@ -204,7 +196,7 @@ class CheckoutTool(RerunnableTool):
             "Make files of older turns the current ones in files/. mode=replace: files/ has them and nothing else; "
             "overlay: they are put over what is there. Of two refs with the same file the later one counts."
         ),
-        parameters=object_schema(
+        parameters=parameters.object_schema(
             {"mode": {"type": "string", "enum": ["replace", "overlay"]}, "paths": _PATHS},
             "mode",
             "paths",
@@ -244,7 +236,7 @@ class CheckoutTool(RerunnableTool):
 
 def _refs(arguments: JsonObject) -> list[str]:
     expected = f"a list of 1 to {MAX_REFS} refs such as fi:turn_2.files/src"
-    return list_argument(arguments, "paths", expected, most=MAX_REFS)
+    return parameters.list_argument(arguments, "paths", expected, most=MAX_REFS)
 
 
 async def _select(call: ToolInvocation, text: str, areas: Sequence[str]) -> Sequence[tl.Block]:
@@ -311,7 +303,7 @@ class SearchFilesTool(RerunnableTool):
             "content_regex it lists files. Regular expressions are those of RE2, without look-around and "
             "back-references. Each file comes with its ref; react.read shows more of it by ref#L10-L40."
         ),
-        parameters=object_schema(
+        parameters=parameters.object_schema(
             {
                 "content_regex": {"type": "string", "description": "Sought in each line."},
                 "name_regex": {"type": "string", "description": "Sought in the path."},
@@ -322,23 +314,25 @@ class SearchFilesTool(RerunnableTool):
                 },
                 "ignore_case": {"type": "boolean", "default": False},
                 "context": {"type": "integer", "minimum": 0, "maximum": MAX_CONTEXT, "default": 0},
-                "max_hits": limit_schema(HITS, MAX_HITS),
+                "max_hits": parameters.limit_schema(HITS, MAX_HITS),
             }
         ),
     )
 
     def parse(self, arguments: JsonObject) -> FileQuery:
         """Return the query."""
-        glob = optional_text(arguments, "glob")
+        glob = parameters.optional_text(arguments, "glob")
         has_context = bool(arguments.get("context"))  # 0 is allowed, too
         return FileQuery(
             content=_regex(arguments, "content_regex"),
             name=_regex(arguments, "name_regex"),
             globs=[glob] if glob else [],
-            below=optional_text(arguments, "root"),
-            ignore_case=boolean_argument(arguments, "ignore_case"),
-            context=integer_argument(arguments, "context", 0, MAX_CONTEXT) if has_context else 0,
-            limit=integer_argument(arguments, "max_hits", HITS, MAX_HITS),
+            below=parameters.optional_text(arguments, "root"),
+            ignore_case=parameters.boolean_argument(arguments, "ignore_case"),
+            context=parameters.integer_argument(arguments, "context", 0, MAX_CONTEXT)
+            if has_context
+            else 0,
+            limit=parameters.integer_argument(arguments, "max_hits", HITS, MAX_HITS),
         )
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:

@@ -5,16 +5,10 @@ from __future__ import annotations
 from loopline.errors import ToolError
 from loopline.models import JsonObject, ToolSpec
 from loopline.timeline import BackgroundStop, BackgroundWork, ConversationKey, Timeline
+from loopline.tools import parameters
 from loopline.tools.functions import RerunnableTool
 from loopline.tools.invocation import Background, ToolInvocation
 from loopline.tools.outcome import Outcome
-from loopline.tools.parameters import (
-    integer_argument,
-    limit_schema,
-    object_schema,
-    optional_text,
-    text_argument,
-)
 
 WAIT_SECONDS = 60
 MOST_SECONDS = 600
@@ -29,11 +23,11 @@ class BackgroundTool(RerunnableTool):
             "Calls that run in the background: mode=list names them, wait waits until call_id has ended, stop "
             "stops call_id. A result comes as a message by itself, also without waiting."
         ),
-        parameters=object_schema(
+        parameters=parameters.object_schema(
             {
                 "mode": {"type": "string", "enum": ["list", "wait", "stop"]},
                 "call_id": {"type": "string", "description": "Such as c3; for wait and stop."},
-                "seconds": limit_schema(WAIT_SECONDS, MOST_SECONDS),
+                "seconds": parameters.limit_schema(WAIT_SECONDS, MOST_SECONDS),
             },
             "mode",
         ),
@@ -45,13 +39,13 @@ class BackgroundTool(RerunnableTool):
 
     def parse(self, arguments: JsonObject) -> tuple[str, str, int]:
         """Return the mode, the id of the call, empty for a list, and the seconds to wait."""
-        mode = text_argument(arguments, "mode")
+        mode = parameters.text_argument(arguments, "mode")
         if mode not in ("list", "wait", "stop"):
             raise ToolError(f"mode={mode!r}: react.background knows list, wait and stop")
-        call_id = optional_text(arguments, "call_id").strip()
+        call_id = parameters.optional_text(arguments, "call_id").strip()
         if mode != "list" and not call_id:
             raise ToolError(f"call_id: mode={mode!r} needs the id of a call, such as c3")
-        seconds = integer_argument(arguments, "seconds", WAIT_SECONDS, MOST_SECONDS)
+        seconds = parameters.integer_argument(arguments, "seconds", WAIT_SECONDS, MOST_SECONDS)
         return mode, call_id, seconds
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:

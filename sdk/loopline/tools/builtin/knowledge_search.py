@@ -17,19 +17,10 @@ from loopline.knowledge import Passage, SearchFilter
 from loopline.models import JsonObject, ToolSpec, one_line, well_formed
 from loopline.reader import passage_source
 from loopline.search import ANSWER_SCORE
+from loopline.tools import parameters
 from loopline.tools.functions import RerunnableTool
 from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome, ResultSection, count_text
-from loopline.tools.parameters import (
-    QUERY,
-    fraction_argument,
-    integer_argument,
-    limit_schema,
-    names_argument,
-    object_schema,
-    optional_text,
-    text_argument,
-)
 
 DEFAULT_LIMIT = 5
 LARGEST_LIMIT = 50
@@ -71,7 +62,7 @@ class SearchTool(RerunnableTool):
         self._search = search
         limits: JsonObject = {
             "query": {"type": "string"},
-            "limit": limit_schema(DEFAULT_LIMIT, LARGEST_LIMIT),
+            "limit": parameters.limit_schema(DEFAULT_LIMIT, LARGEST_LIMIT),
         }
         self.spec: ToolSpec = ToolSpec(
             name="react.search_knowledge",
@@ -79,16 +70,16 @@ class SearchTool(RerunnableTool):
                 "Search the knowledge space for passages, each with [[S:n]] and a ks: ref, around which "
                 "react.read reads more."
             ),
-            parameters=object_schema(
+            parameters=parameters.object_schema(
                 limits | _FILTERS if takes_filters(search) else limits, "query"
             ),
         )
 
     def parse(self, arguments: JsonObject) -> tuple[str, int, SearchFilter | None]:
         """Return the query, the limit, and the filter, None if all of its fields are empty."""
-        query = text_argument(arguments, "query", "a string with the words to look for")
-        limit = integer_argument(arguments, "limit", DEFAULT_LIMIT, LARGEST_LIMIT)
-        texts = [optional_text(arguments, name).removeprefix("ks:") for name in _FILTERS]
+        query = parameters.text_argument(arguments, "query", "a string with the words to look for")
+        limit = parameters.integer_argument(arguments, "limit", DEFAULT_LIMIT, LARGEST_LIMIT)
+        texts = [parameters.optional_text(arguments, name).removeprefix("ks:") for name in _FILTERS]
         within = SearchFilter(**dict(zip(_FILTERS, texts, strict=True)))
         return query, limit, None if within == SearchFilter() else within
 
@@ -165,10 +156,10 @@ class KnowledgeSearchTool(RerunnableTool):
                 "Search the knowledge spaces by words. Gives passages with their source number "
                 "[[S:n]], title, ref, space and score from 0 to 1, best first."
             ),
-            parameters=object_schema(
+            parameters=parameters.object_schema(
                 {
-                    "query": QUERY,
-                    "limit": limit_schema(DEFAULT_LIMIT, MAX_PASSAGES),
+                    "query": parameters.QUERY,
+                    "limit": parameters.limit_schema(DEFAULT_LIMIT, MAX_PASSAGES),
                     "score_threshold": {
                         "type": "number",
                         "minimum": 0,
@@ -189,10 +180,10 @@ class KnowledgeSearchTool(RerunnableTool):
     def parse(self, arguments: JsonObject) -> tuple[str, int, float, list[str]]:
         """Return the query, the limit, the threshold and the names of the spaces."""
         return (
-            text_argument(arguments, "query"),
-            integer_argument(arguments, "limit", DEFAULT_LIMIT, MAX_PASSAGES),
-            fraction_argument(arguments, "score_threshold"),
-            names_argument(arguments, "spaces", list(self._spaces)),
+            parameters.text_argument(arguments, "query"),
+            parameters.integer_argument(arguments, "limit", DEFAULT_LIMIT, MAX_PASSAGES),
+            parameters.fraction_argument(arguments, "score_threshold"),
+            parameters.names_argument(arguments, "spaces", list(self._spaces)),
         )
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:

@@ -13,18 +13,10 @@ from loopline.models import Json, JsonObject, ToolSpec, dumps, one_line, well_fo
 from loopline.models.prompt import estimate
 from loopline.refs import ConversationRef, parse
 from loopline.timeline import Effect, FactScope, MemoryFact, ProxiedResult, ToolResult, iso_time
+from loopline.tools import parameters
 from loopline.tools.functions import RerunnableTool
 from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome, ResultSection
-from loopline.tools.parameters import (
-    integer_argument,
-    limit_schema,
-    list_argument,
-    names_argument,
-    object_schema,
-    optional_text,
-    text_argument,
-)
 
 DEFAULT_TURNS = 5
 MOST_TURNS = 20
@@ -59,7 +51,7 @@ class MemorySearchTool(RerunnableTool):
             "turns with excerpts and the refs that react.read reads. Without a query the newest "
             "turns come first."
         ),
-        parameters=object_schema(
+        parameters=parameters.object_schema(
             {
                 "query": {"type": "string", "description": "Words to look for."},
                 "targets": {
@@ -74,8 +66,8 @@ class MemorySearchTool(RerunnableTool):
                 },
                 "from": _TIME,
                 "to": _TIME,
-                "top_k": limit_schema(DEFAULT_TURNS, MOST_TURNS),
-                "days": limit_schema(DEFAULT_DAYS, LONGEST_DAYS),
+                "top_k": parameters.limit_schema(DEFAULT_TURNS, MOST_TURNS),
+                "days": parameters.limit_schema(DEFAULT_DAYS, LONGEST_DAYS),
             }
         ),
     )
@@ -85,15 +77,15 @@ class MemorySearchTool(RerunnableTool):
 
     def parse(self, arguments: JsonObject) -> tuple[str, _SearchOptions]:
         """Return the query, which may be empty, and the options of the search."""
-        chosen = names_argument(arguments, "targets", list(memory.TARGETS))
-        return optional_text(arguments, "query"), {
+        chosen = parameters.names_argument(arguments, "targets", list(memory.TARGETS))
+        return parameters.optional_text(arguments, "query"), {
             "scope": _choice(arguments, memory.SCOPES),
-            "limit": integer_argument(arguments, "top_k", DEFAULT_TURNS, MOST_TURNS),
+            "limit": parameters.integer_argument(arguments, "top_k", DEFAULT_TURNS, MOST_TURNS),
             "targets": [target for target in memory.TARGETS if target in chosen],
             "ordinal": _ordinal(arguments),
             "since": _time(arguments, "from"),
             "until": _time(arguments, "to", is_end=True),
-            "days": integer_argument(arguments, "days", DEFAULT_DAYS, LONGEST_DAYS),
+            "days": parameters.integer_argument(arguments, "days", DEFAULT_DAYS, LONGEST_DAYS),
         }
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
@@ -140,7 +132,7 @@ def _sections(hit: memory.TurnHit) -> list[ResultSection]:
 
 def _choice(arguments: JsonObject, scopes: Sequence[S]) -> S:
     """Return the scope in the arguments, one of `scopes`; `user` if it is missing."""
-    requested = optional_text(arguments, "scope") or "user"
+    requested = parameters.optional_text(arguments, "scope") or "user"
     for scope in scopes:
         if scope == requested:
             return scope
@@ -161,7 +153,7 @@ def _ordinal(arguments: JsonObject) -> int | None:
 
 def _time(arguments: JsonObject, name: str, *, is_end: bool = False) -> datetime | None:
     """Parse a time in UTC; a date without a time is the beginning of the day or, if it `is_end`, its last millisecond."""
-    text = optional_text(arguments, name)
+    text = parameters.optional_text(arguments, name)
     if not text:
         return None
     try:
@@ -197,7 +189,7 @@ class MemoryTool(RerunnableTool):
             "decisions. mode=list gives what is remembered; write stores text; supersede replaces the "
             "text of id; drop removes id. refs name what a fact rests on, such as ar:turn_1.user.prompt."
         ),
-        parameters=object_schema(
+        parameters=parameters.object_schema(
             {
                 "mode": {"type": "string", "enum": ["list", "write", "supersede", "drop"]},
                 "text": {
@@ -218,7 +210,7 @@ class MemoryTool(RerunnableTool):
     def parse(self, arguments: JsonObject) -> tuple[FactScope, list[str]]:
         """Return the scope and the refs; the other arguments are checked by `run`."""
         expected = f"a list of at most {MOST_REFS} refs"
-        refs = list_argument(arguments, "refs", expected, least=0, most=MOST_REFS)
+        refs = parameters.list_argument(arguments, "refs", expected, least=0, most=MOST_REFS)
         return _choice(arguments, _SCOPES), refs
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
@@ -228,7 +220,7 @@ class MemoryTool(RerunnableTool):
             ToolError: an argument is invalid, the fact does not exist or is stored already, or there are too many facts.
         """
         facts = await self._facts.read()
-        match text_argument(arguments, "mode"):
+        match parameters.text_argument(arguments, "mode"):
             case "list":
                 conversation = self._facts.conversation.name
                 return Outcome(text=render_facts(facts, conversation), match_count=len(facts))
@@ -310,13 +302,13 @@ def _normalize(text: str) -> str:
 
 def _fact_text(arguments: JsonObject) -> str:
     try:
-        return memory.fact_text(text_argument(arguments, "text"))
+        return memory.fact_text(parameters.text_argument(arguments, "text"))
     except LooplineError as error:
         raise ToolError(str(error)) from error
 
 
 def _find(arguments: JsonObject, facts: Sequence[memory.UserFact]) -> memory.UserFact:
-    fact_id = text_argument(arguments, "id").strip()
+    fact_id = parameters.text_argument(arguments, "id").strip()
     for fact in facts:
         if fact.fact_id == fact_id:
             return fact

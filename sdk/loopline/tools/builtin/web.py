@@ -11,16 +11,10 @@ from typing import Protocol, TypeVar, runtime_checkable
 from loopline.errors import ToolError
 from loopline.models import JsonObject, ToolSpec, one_line, well_formed
 from loopline.timeline import Source
+from loopline.tools import parameters
 from loopline.tools.functions import RerunnableTool
 from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome, ResultSection, count_text, tool_failures
-from loopline.tools.parameters import (
-    QUERY,
-    integer_argument,
-    limit_schema,
-    object_schema,
-    text_argument,
-)
 
 DEFAULT_HITS = 8
 MAX_HITS = 20
@@ -129,8 +123,9 @@ class WebSearchTool(RerunnableTool):
             "Search the web. Gives hits with their source number [[S:n]], title, address and snippet; "
             "web_fetch reads a page."
         ),
-        parameters=object_schema(
-            {"query": QUERY, "limit": limit_schema(DEFAULT_HITS, MAX_HITS)}, "query"
+        parameters=parameters.object_schema(
+            {"query": parameters.QUERY, "limit": parameters.limit_schema(DEFAULT_HITS, MAX_HITS)},
+            "query",
         ),
     )
 
@@ -139,8 +134,8 @@ class WebSearchTool(RerunnableTool):
 
     def parse(self, arguments: JsonObject) -> tuple[str, int]:
         """Return the query and the limit."""
-        limit = integer_argument(arguments, "limit", DEFAULT_HITS, MAX_HITS)
-        return text_argument(arguments, "query"), limit
+        limit = parameters.integer_argument(arguments, "limit", DEFAULT_HITS, MAX_HITS)
+        return parameters.text_argument(arguments, "query"), limit
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """Search the web, and return a section for each hit; hits without an http or https address are left out.
@@ -164,7 +159,7 @@ class WebFetchTool(RerunnableTool):
     spec: ToolSpec = ToolSpec(
         name="web_fetch",
         description="Read a page of the web as text, with its source number [[S:n]].",
-        parameters=object_schema(
+        parameters=parameters.object_schema(
             {"url": {"type": "string", "description": "An http or https address."}}, "url"
         ),
     )
@@ -174,7 +169,7 @@ class WebFetchTool(RerunnableTool):
 
     def parse(self, arguments: JsonObject) -> str:
         """Return the URL, an http or https address."""
-        url = text_argument(arguments, "url").strip()
+        url = parameters.text_argument(arguments, "url").strip()
         if not _is_web(url):
             raise ToolError("url must be an address that begins with http:// or https://")
         return url
