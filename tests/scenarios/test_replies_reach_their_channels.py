@@ -16,7 +16,8 @@ from loopline.events.events import NO_TOOLS, AnswerText
 from loopline.models import Capabilities, Prompt, ProtocolName, Reply, TextDelta, ToolCall
 from loopline.models.prompt import estimate
 from loopline.prompt import protocol
-from loopline.react import CitationFilter, Limits
+from loopline.react import Limits
+from loopline.react.replies import CitationFilter
 from loopline.testing import Call, Fail, Raw, Refuse, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import (

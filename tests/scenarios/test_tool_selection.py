@@ -18,7 +18,7 @@ from loopline.files import Attachment
 from loopline.models import Json, JsonObject, ToolCall, ToolSpec, Usage
 from loopline.models.prompt import Prompt, cost, estimate
 from loopline.prompt import NATIVE, protocol, tools_text
-from loopline.react.offered_tools import KEPT_TEXTS, ToolOffering
+from loopline.react.context import KEPT_TEXTS, ToolOffering
 from loopline.testing import Call, Fail, Raw, Refuse, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import (

@@ -13,10 +13,10 @@ import pytest
 from loopline import Harness, TurnPayload, TurnResult
 from loopline.errors import LooplineError
 from loopline.events import Delta, Event
+from loopline.guards import ask_before
 from loopline.models import Capabilities, Prompt, Reply, TextDelta, ToolCall
 from loopline.react import Allow, GuardedCall, Limits, Middleware, Verdict
 from loopline.react.extensions import Run
-from loopline.react.guards import ask_before
 from loopline.react.interrupter import POLL_SECONDS
 from loopline.react.loop_options import AnswerMode
 from loopline.testing import Call, FakeClock, Say, ScriptedModel

@@ -61,7 +61,9 @@ from loopline.react.result_text import render_result as render_result
 from loopline.react.runtime import React as React
 from loopline.react.state import ReactStateV2 as ReactStateV2
 from loopline.react.state import TurnPayload as TurnPayload
+from loopline.react.state import channels as channels
 from loopline.react.state import late_input as late_input
+from loopline.react.state import nodes as nodes
 from loopline.react.state import pending_calls as pending_calls
 from loopline.react.state import result as result
 from loopline.react.structured_run import StructuredRun as StructuredRun

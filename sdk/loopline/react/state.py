@@ -1,4 +1,4 @@
-"""A running turn: its payload, its state folded from its blocks, and its result."""
+"""A running turn: its payload, its state folded from its blocks, its result, and its channels."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from math import gcd
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
 from loopline import timeline as tl
 from loopline.errors import LooplineError
 from loopline.files import Attachment
-from loopline.models import JsonObject, OutputType, SchemaMismatch, Usage, dumps
+from loopline.models import JsonObject, Message, OutputType, SchemaMismatch, Usage, dumps
+from loopline.prompt import View, protocol_named
 from loopline.react.loop_options import LoopOptions
 
 
@@ -249,3 +250,69 @@ def _normalize(arguments: JsonObject) -> JsonObject:
         name: " ".join(value.split()) if isinstance(value, str) else value
         for name, value in sorted(arguments.items())
     }
+
+
+Node = Literal["prepare", "call_llm", "route_after", "execute_tools", "finalize"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Channels:
+    """The channels of a turn after its last block.
+
+    `messages` are those of the next prompt, `turn` is the number of rounds, `pending_tools` are the ids of the calls
+    without a result, and the token counts are sums. `stop_reason` and `llm_response` are those of the newest decision.
+    """
+
+    messages: tuple[Message, ...] = ()
+    turn: int = 0
+    pending_tools: tuple[str, ...] = ()
+    input_tokens: int = 0
+    output_tokens: int = 0
+    stop_reason: str = ""
+    llm_response: str = ""
+
+
+def channels(timeline: tl.Timeline, number: int) -> Channels:
+    """Return the channels of the turn of that number."""
+    turn = timeline.turn(number)
+    last = turn.decisions[-1] if turn.decisions else None
+    last_round = timeline.last_round
+    view = View(protocol_named(last_round.protocol if last_round else "native"), timeline.blocks)
+    answers = [completion.text for completion in turn.completions[-1:]]
+    return Channels(
+        messages=tuple(view.messages),
+        turn=turn.rounds,
+        pending_tools=tuple(turn.open_calls),
+        input_tokens=turn.usage.input_tokens,
+        output_tokens=turn.usage.output_tokens,
+        stop_reason=last.stop_reason if last else "",
+        llm_response=(last.raw if last and last.raw else "".join(answers)),
+    )
+
+
+NodeBody = (
+    tl.RoundStart
+    | tl.Decision
+    | tl.ToolCalled
+    | tl.ToolStarted
+    | tl.ToolResult
+    | tl.Completion
+    | tl.Exit
+)
+_NODES = tl.BodyUnion[NodeBody](NodeBody)
+
+
+def nodes(blocks: Iterable[tl.Block]) -> Iterator[tuple[Node, tl.Block]]:
+    """Yield each block that a node of the loop writes, with the name of the node; other blocks are left out."""
+    for block, body in _NODES.among(blocks):
+        match body:
+            case tl.RoundStart():
+                yield "prepare", block
+            case tl.Decision():
+                yield "call_llm", block
+            case tl.ToolCalled():
+                yield "route_after", block
+            case tl.ToolStarted() | tl.ToolResult():
+                yield "execute_tools", block
+            case tl.Completion() | tl.Exit():
+                yield "finalize", block

@@ -27,12 +27,11 @@ from loopline.crew import (
     Quality,
     Reflexion,
     Verify,
-    parse_handoff,
-    reflection_due,
 )
 from loopline.crew.agents import Reasoning, read_agent
+from loopline.crew.handoff import parse_handoff
 from loopline.crew.pipeline import PostOutcome, with_notes
-from loopline.crew.reflexion import parse_lesson
+from loopline.crew.reflexion import parse_lesson, reflection_due
 from loopline.errors import ModelError, StoreBusy
 from loopline.harness.harness import record_lesson
 from loopline.models import Json, ModelRegistry, Prompt, Reply, TextDelta

@@ -14,7 +14,6 @@ from loopline.crew import (
     AgentCall,
     AgentResult,
     Agents,
-    Dispatcher,
     HookedRun,
     Hyde,
     NewCall,
@@ -26,11 +25,12 @@ from loopline.crew import (
     SkipHooks,
     SkipRun,
     Verify,
-    with_environment,
 )
 from loopline.crew.agents import effort_of_budget
+from loopline.crew.dispatcher import Dispatcher
 from loopline.crew.pipeline import PostHook, PostOutcome, PreOutcome, RunAgent
 from loopline.crew.plan_first import complexity, parse_work_plan, resolve_placeholders
+from loopline.crew.quality import with_environment
 from loopline.events import AgentEvent
 from loopline.search import EmbeddingError, SharedEmbedder
 from loopline.testing import Call, FakeClock

@@ -16,9 +16,7 @@ import pytest
 from loopline import BaseWorkflow, Bundle, LooplineError, ToolContext, TurnPayload, TurnResult, tool
 from loopline.conversations import Conversation
 from loopline.events import Delta
-from loopline.models import Prompt, ToolCall
-from loopline.react import Allow, Ask, Deny, Guard, GuardedCall, Verdict
-from loopline.react.guards import (
+from loopline.guards import (
     Guards,
     allow_only,
     ask_before,
@@ -26,6 +24,8 @@ from loopline.react.guards import (
     rate_limit,
     read_only,
 )
+from loopline.models import Prompt, ToolCall
+from loopline.react import Allow, Ask, Deny, Guard, GuardedCall, Verdict
 from loopline.testing import Call, FakeClock, Raw, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import ArtifactKept, Block, Effect, SourceAdded, ToolResult, ToolsSelected
