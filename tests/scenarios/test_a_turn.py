@@ -33,7 +33,6 @@ from loopline.timeline import (
     Exit,
     Notice,
     PlanAck,
-    RoundStart,
     Timeline,
     ToolResult,
     ToolStarted,
@@ -364,15 +363,19 @@ def calls(number: int) -> list[ToolCall]:
 async def test_one_loop_goes_on_until_nothing_more_is_called() -> None:
     model = ScriptedModel([Call("w.look", text="tea"), "Tea."])
     async with at_work(model) as talk:
-        assert (await talk.say("go")).answer == "Tea."
-    assert len(model.requests) == 2
+        result = await talk.say("go")
+    assert (result.answer, result.exit_reason, len(model.requests)) == ("Tea.", "complete", 2)
+    assert "w.look" in [tool.name for tool in model.requests[0].tools]
+    assert [item.text.endswith("seen tea") for item in results(model.requests[1])] == [True]
 
 
 async def test_a_round_is_one_decision_with_all_its_calls() -> None:
     async with at_work([Say("", *calls(3)), Say("", *calls(2)), "Done."]) as talk:
         result = await talk.say("go")
-        rounds = [block.round for block in await talk.blocks() if block.type == "react.tool.result"]
-        assert len(await bodies(talk, RoundStart)) == result.rounds == 3
+        blocks = await talk.blocks()
+    begun = [block.round for block in blocks if block.type == "react.round.start"]
+    rounds = [block.round for block in blocks if block.type == "react.tool.result"]
+    assert (begun, result.rounds) == ([1, 2, 3], 3)
     assert rounds == [1, 1, 1, 2, 2]
 
 

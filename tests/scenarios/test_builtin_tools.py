@@ -580,8 +580,13 @@ async def test_another_process_reads_every_ref_of_the_log(repo: Path, tmp_path: 
         await talk.say("How to store it?")
         refs = [block.ref for block in await talk.blocks()]
     async with Store.open(store, read_only=True) as kept_store:
-        reading = await kept_store.conversation("c").read(refs)
+        talk_again = kept_store.conversation("c")
+        reading = await talk_again.read([*refs, "ar:plan.latest:plan:turn_1:c1"])
+        whole_result, part = await talk_again.read(
+            ["tc:turn_1.c2.result", "tc:turn_1.c2.result#C1-C4"]
+        )
     assert {item.status for item in reading} == {"ok"}
+    assert (part.status, part.text) == ("ok", whole_result.text[:4])
 
 
 async def test_a_conversation_reads_another_of_the_same_user_and_of_nobody_else(

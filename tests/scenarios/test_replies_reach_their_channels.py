@@ -110,13 +110,15 @@ async def test_an_untagged_answer_is_heard_as_the_answer() -> None:
 
 async def test_channels_of_a_tagged_text_become_blocks() -> None:
     text = (
-        "<channel:thinking>hm</channel:thinking>\n<channel:canvas># Tea\nGreen [[S:1]].</channel:canvas>"
+        "I look.\n<channel:thinking>hm</channel:thinking>\n"
+        "<channel:canvas># Tea\nGreen [[S:1]].</channel:canvas>"
         "<channel:answer>See above [[S:1]].</channel:answer>"
     )
     heard, blocks = await deltas([FIND, Raw(text)], "tagged")
     assert the(Thinking, blocks) == "hm"
     assert the(Completion, blocks) == "# Tea\nGreen [[S:1]].\n\nSee above [[S:1]]."
     assert told(heard) == [
+        ("delta", "notes", "I look."),
         ("delta", "thinking", "hm"),
         ("delta", "answer", "# Tea\nGreen [1].\n\nSee above [1]."),
     ]
@@ -130,10 +132,12 @@ class Letters:
 
     def __init__(self, text: str) -> None:
         self._text = text
+        self.written = 0
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
         text = protocol(prompt.options.protocol).render_answer(self._text).text
         for letter in text:
+            self.written += 1
             yield TextDelta(text=letter)
             await asyncio.sleep(0)  # a listener takes it before the next one comes
         yield Reply(text=text)
@@ -142,12 +146,23 @@ class Letters:
 @pytest.mark.parametrize("name", ["native", "json", "tagged", "thought_action"])
 async def test_an_answer_is_heard_while_it_is_written(name: ProtocolName) -> None:
     text = 'Tea "grün" 🍵\\n.\n\n<\\channel:x> C:\\temp\tso'
-    async with talking(Letters(text), bundle=bundle) as talk:
-        events = [event async for event in talk.stream("go", protocol=name)]
-    deltas = [event for event in events if isinstance(event, Delta)]
+    model, deltas, written = Letters(text), list[Delta](), list[int]()
+    async with talking(model, bundle=bundle) as talk:
+        async for event in talk.stream("go", protocol=name):
+            if isinstance(event, Delta):
+                deltas.append(event)
+                written.append(model.written)
     assert [delta.type for delta in deltas].count("reset") == 0
     assert "".join(delta.text for delta in deltas) == text
-    assert len(deltas) > 10
+    assert len(set(written)) > 10
+
+
+async def test_of_a_reply_that_breaks_off_nothing_stays_on_the_screen() -> None:
+    async with at_work([Fail("down", after="Half an ans")]) as talk:
+        events = await heard(talk, "go")
+    assert said(events) == "There is no answer: the model gave no answer (down)."
+    kinds = [event.type for event in events if isinstance(event, Delta)]
+    assert kinds == ["delta", "reset", "delta"]
 
 
 async def test_an_answer_of_thought_and_action_that_was_made_up_is_never_heard() -> None:

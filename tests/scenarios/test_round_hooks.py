@@ -37,10 +37,11 @@ from loopline.react.extensions import (
     wrap,
 )
 from loopline.react.state import repetitions
-from loopline.testing import Call, FakeClock
+from loopline.testing import Call, FakeClock, ScriptedModel
 from loopline.timeline import Batch, Draft, Notice, ResultStatus, ToolCalled, ToolResult
 from tests.support import playground
 from tests.support.scripted_conversation import talking
+from tests.support.workbench import shown
 
 Round = Sequence[tuple[str, ResultStatus]]
 """The calls of a round: what is asked for, and how it came out."""
@@ -296,13 +297,20 @@ HOOKED = Bundle(id="result", workflow=Hooked)
 
 async def test_in_a_turn_the_model_reads_what_the_nudges_say() -> None:
     look, fail = Call("play.look", text="x"), Call("play.fail", message="no")
-    async with talking([look, look, fail, "Seven.", "Eight."], bundle=HOOKED) as talk:
+    model = ScriptedModel([look, look, fail, "Seven.", "Eight."])
+    async with talking(model, bundle=HOOKED) as talk:
         result = await talk.say("How many?")
         bodies = [block.body for block in await talk.blocks()]
-    assert [notice.code for notice in bodies if isinstance(notice, Notice)] == [
-        CYCLE,
-        FAILURE_REFLECTION,
-        COMPLETION_CHECK,
+    notices = [body for body in bodies if isinstance(body, Notice)]
+    assert [notice.code for notice in notices] == [CYCLE, FAILURE_REFLECTION, COMPLETION_CHECK]
+    requests = [shown(request) for request in model.requests]
+    told = [[notice.text in request for notice in notices] for request in requests]
+    assert told == [
+        [False, False, False],
+        [False, False, False],
+        [True, False, False],
+        [True, True, False],
+        [True, True, True],
     ]
     assert [draft.text for draft in bodies if isinstance(draft, Draft)] == ["Seven."]
     assert result.answer == "Eight."

@@ -201,6 +201,7 @@ async def test_what_later_rounds_refer_to_is_carried_though_a_summary_lacks_it()
     ("named", "hint", "focus"),
     [
         (None, "general", "what was asked"),
+        ("react_iteration", "react_iteration", "in the middle of a turn"),
         ("planner_input", "planner_input", "to make a plan"),
         ("step_dependency", "step_dependency", "Later steps build on"),
         ("unheard of", "general", "what was asked"),
@@ -219,13 +220,23 @@ async def test_a_hint_picks_what_a_summary_is_asked_to_keep(
     assert focus in asked_for_summaries(model)[0].tail
 
 
-async def test_within_a_turn_a_summary_keeps_what_the_rounds_tried() -> None:
+@pytest.mark.parametrize(
+    ("limits", "hint", "focus"),
+    [
+        (Limits(), "react_iteration", "in the middle of a turn"),
+        (Limits(summary_hint="general"), "general", "what was asked"),
+        (Limits(summary_hint="unheard of"), "general", "what was asked"),
+    ],
+)
+async def test_within_a_turn_a_summary_keeps_what_the_rounds_tried_unless_a_hint_says_else(
+    limits: Limits, hint: str, focus: str
+) -> None:
     model = small([*[Call("life.alone", size=6_800) for _ in range(4)], "Done."], ["Goal."] * 3)
     async with at_work(model, bundle) as talk:
-        await talk.say("go")
+        await talk.say("go", **limits)
         (summary, *_) = await bodies(talk, RangeSummary)
-    assert (summary.hint, summary.split) == ("react_iteration", True)
-    assert "in the middle of a turn" in asked_for_summaries(model)[0].tail
+    assert (summary.hint, summary.split) == (hint, True)
+    assert focus in asked_for_summaries(model)[0].tail
 
 
 @pytest.mark.parametrize(

@@ -299,7 +299,6 @@ class Spoken:
     ) -> None:
         self.capabilities = capabilities or Capabilities()
         self.requests: list[Prompt] = []
-        self.streamed: list[str] = []
         self._replies = list(replies)
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
@@ -307,7 +306,6 @@ class Spoken:
         reply = self._replies.pop(0)
         if not isinstance(reply, Reply):
             for piece in reply:
-                self.streamed.append(piece)
                 yield TextDelta(text=piece)
                 await asyncio.sleep(0)
             reply = Reply(text="".join(reply))

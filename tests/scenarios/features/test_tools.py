@@ -584,10 +584,12 @@ async def test_results_pass_through_the_guards_in_reverse() -> None:
 
 
 async def test_the_first_that_denies_decides_although_another_asks_before_it() -> None:
-    guards = Guards((ask_before(["*"]), read_only(), allow_only([])))
+    unasked = Policy()
+    guards = Guards((ask_before(["*"]), read_only(), allow_only([]), unasked))
     verdict = await guards.before(call())
     assert isinstance(verdict, Deny)
     assert "may change something" in verdict.reason
+    assert unasked.seen == []
 
 
 async def test_of_two_that_ask_the_first_does() -> None:

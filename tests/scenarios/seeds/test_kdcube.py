@@ -164,7 +164,9 @@ async def test_knowledge_is_searched_read_and_cited(workflow: type[BaseWorkflow]
         result = await talk.say("go")
     found, read = (item.text for item in results(model.requests[-1]))
     assert ("1 passage" in found, "the whole of tea" in read) == (True, True)
-    assert [source.url for source in result.sources] == [f"ks:docs/tea.md@{'a' * 40}"]
+    assert "[[S:1]] tea — ks:docs/tea.md@aaaa" in found
+    cited = [(source.url, source.source_type) for source in result.sources]
+    assert cited == [(f"ks:docs/tea.md@{'a' * 40}", "file")]
 
 
 async def test_the_last_word_of_a_person_counts_and_a_rate_is_made_of_those() -> None:
