@@ -188,6 +188,12 @@ async def test_a_draft_is_heard_as_a_draft_and_the_answer_is_that_of_the_synthes
     assert [e.body.text for e in events if isinstance(e, Block) and isinstance(e.body, Draft)]
 
 
+async def test_an_answer_that_is_held_is_never_left_in_the_answer_channel() -> None:
+    async with at_work(["One.", "Two."]) as talk:
+        events = await heard(talk, "go", min_rounds=2)
+    assert said(events) == "Two."
+
+
 async def test_an_answer_that_stands_in_for_the_models_is_heard_too() -> None:
     async with talking([FIND], name="c") as talk:
         events = [e async for e in talk.stream("go", max_iterations=1, on_exhausted="summary")]
@@ -285,7 +291,8 @@ PROTOCOLS: list[ProtocolName] = ["native", "json", "tagged", "thought_action"]
 async def test_it_is_asked_for_and_heard_as_prose_in_every_protocol(
     protocol: ProtocolName,
 ) -> None:
-    script: list[Entry] = [Say("I look.", Call("play.look", text="x")), "A draft.", "The answer."]
+    tea, milk, cake = (Call("play.look", text=text) for text in ("tea", "milk", "cake"))
+    script: list[Entry] = [Say("I look.", tea, milk), cake, "A draft.", "The answer."]
     model = ScriptedModel(script, json_mode=True)
     texts = list[str]()
     async with talking(model) as talk:
@@ -297,7 +304,11 @@ async def test_it_is_asked_for_and_heard_as_prose_in_every_protocol(
                     pass
         (answer,) = await talk.read(["ar:turn_1.assistant.completion"])
     options = model.requests[-1].options
-    assert [request.purpose for request in model.requests] == ["decision", "decision", "answer"]
+    assert [request.purpose for request in model.requests] == [*["decision"] * 3, "answer"]
+    trace = shown(model.requests[-1])
+    for number, text in enumerate(("tea", "milk", "cake"), 1):
+        line = f"[RESULT tc:turn_1.c{number}.result] play.look(text={text}): ok\nseen {text}"
+        assert line in trace
     assert (options.protocol, options.json_object) == ("native", False)
     assert model.requests[0].options.protocol == protocol
     assert ("".join(texts), answer.text) == ("The answer.", "The answer.")

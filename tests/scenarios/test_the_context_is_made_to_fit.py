@@ -155,6 +155,10 @@ async def test_a_second_summary_stands_for_what_the_first_stood_for() -> None:
         one, two, *_ = await bodies(talk, RangeSummary)
         (reading,) = await talk.read("su:turn_4.conv.range.summary.1")
         assert (reading.status, "Goal: the first." in reading.text) == ("ok", True)
+        (replaced,) = await talk.read("ar:turn_1.assistant.completion")
+    last = shown(model.requests[-1])
+    assert (replaced.text in last, "Goal: the second." in last) == (False, True)
+    assert replaced.text == words(4_000, 0)
     assert (one.text, two.text) == ("Goal: the first.", "Goal: the second.")
     assert one.first_turn == two.first_turn == 1
     assert two.last_turn > one.last_turn

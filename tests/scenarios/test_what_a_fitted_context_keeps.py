@@ -430,6 +430,19 @@ async def test_the_question_and_the_newest_round_are_always_there() -> None:
         assert number == 0 or f"{number - 1}-yes" in shown(request)
 
 
+async def test_a_context_that_is_made_to_fit_has_no_result_without_its_call() -> None:
+    model = small([*looks(5), *commands(6), *looks(5), "Done."], *["Goal."] * 9)
+    async with at_work(model) as talk:
+        assert (await talk.say("go", max_iterations=30)).ok
+        starts = await bodies(talk, RoundStart)
+        assert await bodies(talk, RangeSummary)
+    assert max(start.tokens for start in starts) <= TOTAL
+    assert any("[CLEARED]" in shown(request) for request in decisions(model))
+    for request in decisions(model):
+        called = [call.call_id for m in request.messages for call in getattr(m, "calls", ())]
+        assert called == [item.call_id for item in results(request)]
+
+
 @pytest.mark.parametrize(("number", "dropped"), [(1, False), (6, True)])
 async def test_the_model_is_told_when_something_was_dropped_and_only_then(
     number: int, dropped: bool
