@@ -162,5 +162,6 @@ def test_the_environment_bounds_how_many_agents_run_at_once() -> None:
     variable = "CHATCLI_AGENT_MAX_WORKERS"
     assert CrewOptions.from_environment({}).max_workers == 4
     assert CrewOptions.from_environment({variable: "9"}).max_workers == 9
-    with pytest.raises(LooplineError, match=variable):
-        CrewOptions.from_environment({variable: "many"})
+    for text in ("many", "0"):
+        with pytest.raises(LooplineError, match=f"{variable} is '{text}': it takes a whole number"):
+            CrewOptions.from_environment({variable: text})

@@ -345,6 +345,21 @@ async def test_a_turn_without_a_limit_of_rounds_needs_time_and_tokens(
         await header("beakr", **limits)
 
 
+@pytest.mark.parametrize("preset", ["beakr", "chatcli"])
+async def test_a_turn_that_time_and_tokens_end_may_be_asked_for_without_a_number_of_rounds(
+    preset: PresetName,
+) -> None:
+    calls = [Call("w.count", number=n) for n in range(31)]
+    async with at_work([*calls, "Done."], workbench(preset=preset)) as talk:
+        result = await talk.say("go", max_iterations=None, max_tokens=10_000_000)
+    assert (result.answer, result.rounds) == ("Done.", 32)
+
+
+async def test_a_turn_of_a_preset_that_nothing_would_end_is_refused() -> None:
+    with pytest.raises(LooplineError, match="needs max_tokens"):
+        await header("chatcli", of_turn={"max_iterations": None})
+
+
 SPENT = Say("", Call("w.count", number=1), usage=Usage(input_tokens=2_000, output_tokens=100))
 
 

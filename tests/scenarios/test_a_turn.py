@@ -421,8 +421,9 @@ async def test_at_the_limit_an_answer_is_asked_for_without_calls() -> None:
         "max_iterations",
         "forced",
     )
-    assert result.rounds == 2
+    assert (result.rounds, result.ok) == (2, False)
     assert [request.options.allow_calls for request in model.requests] == [True, True, False]
+    assert model.requests[-1].tools == model.requests[0].tools
 
 
 async def test_at_the_limit_all_that_was_collected_may_be_the_answer() -> None:

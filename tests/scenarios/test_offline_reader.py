@@ -810,6 +810,6 @@ def test_words_of_equal_weight_are_searched_and_quoted_in_one_order_in_every_pro
             text=True,
             check=True,
         ).stdout
-        for seed in "12"
+        for seed in "1234"
     }
     assert len(outputs) == 1

@@ -118,7 +118,7 @@ async def test_what_cannot_be_read_is_asked_for_once_more_and_then_taken_as_it_i
     (notice,) = [block.body for block in blocks if isinstance(block.body, Notice)]
     (answer,) = [block.body for block in blocks if isinstance(block.body, Completion)]
     assert "Write " in notice.text
-    assert (result.rounds, answer.flag) == (2, "unparsed")
+    assert (result.rounds, result.ok, answer.flag) == (2, True, "unparsed")
     assert result.answer == "<tool_call name='x'>never</tool_call>"
 
 

@@ -322,6 +322,7 @@ async def test_of_each_result_2000_characters_are_in_the_trace(size: int, cut: b
     trace = shown(model.requests[-1])
     assert ("x" * 2_000 in trace, "x" * 2_001 in trace) == (True, False)
     assert ("1 more characters" in trace) is cut
+    assert f"w.big(size={size}): ok\n" in trace
 
 
 @pytest.mark.parametrize("entry", [Refuse(), Fail("down", after="Lo")])

@@ -38,6 +38,7 @@ from loopline.react.extensions import (
 )
 from loopline.react.state import repetitions
 from loopline.testing import Call, FakeClock, ScriptedModel
+from loopline.testing.scripted import Entry
 from loopline.timeline import Batch, Draft, Notice, ResultStatus, ToolCalled, ToolResult
 from tests.support import playground
 from tests.support.scripted_conversation import talking
@@ -314,6 +315,16 @@ async def test_in_a_turn_the_model_reads_what_the_nudges_say() -> None:
     ]
     assert [draft.text for draft in bodies if isinstance(draft, Draft)] == ["Seven."]
     assert result.answer == "Eight."
+
+
+async def test_what_an_earlier_turn_called_is_not_called_again_by_this_one() -> None:
+    look = Call("play.look", text="x")
+    script: list[Entry] = [look, "One.", "One!", look, "Two.", "Two!"]
+    async with talking(script, bundle=HOOKED) as talk:
+        await talk.say("go")
+        await talk.say("again")
+        notices = [b.body for b in await talk.blocks() if isinstance(b.body, Notice)]
+    assert [notice.code for notice in notices] == [COMPLETION_CHECK] * 2
 
 
 PAYLOAD = TurnPayload(

@@ -323,10 +323,11 @@ def test_an_unknown_option_of_a_harness_is_refused_by_name() -> None:
         Harness.open(Bundle(id="shop", instructions="You help."), **options)
 
 
-async def test_unknown_limits_are_refused_by_name() -> None:
+@pytest.mark.parametrize("count", [2.5, float("inf"), "5", True, 0, -1])
+async def test_unknown_limits_are_refused_by_name(count: Any) -> None:
     async with talking([]) as talk:
         with pytest.raises(LooplineError, match="max_iterations must be 1 or more"):
-            await talk.say("go", max_iterations=0)
+            await talk.say("go", max_iterations=count)
         assert await talk.blocks() == []
 
 

@@ -634,7 +634,8 @@ async def test_what_was_said_meanwhile_survives_a_compaction() -> None:
 @pytest.mark.parametrize("protocol", ["native", "json", "tagged", "thought_action"])
 async def test_an_answer_waits_while_the_user_has_said_more(protocol: ProtocolName) -> None:
     async with at_work(["A.", "B."]) as talk:
-        assert await interrupted(talk, "go", "and b?", protocol=protocol) == "B."
+        answer = await interrupted(talk, "go", "and b?", protocol=protocol, max_iterations=2)
+        assert answer == "B."
         (draft,) = await bodies(talk, Draft)
     assert draft.text == "A."
 
@@ -650,6 +651,7 @@ async def test_what_comes_on_the_last_round_is_reported_and_kept() -> None:
         assert late[0].seq not in {
             s for start in await bodies(talk, RoundStart) for s in start.takes
         }
+        assert await bodies(talk, Draft) == []
         assert (await talk.say("well?")).answer == "B."
         assert late[0].seq in (await bodies(talk, RoundStart))[-1].takes
 
@@ -787,9 +789,17 @@ async def test_a_turn_that_is_cut_off_after_any_step_comes_to_the_same(kept: int
     log.left = None
     async with at_work([], store=log) as talk:
         made = (await types(talk)).count("react.decision")
-    async with at_work(ScriptedModel(STORY[made:]), workbench(desk), store=log) as talk:
+    again = ScriptedModel(STORY[made:])
+    async with at_work(again, workbench(desk), store=log) as talk:
         assert (await talk.resume()).answer == "Tea and cake."
+        statuses = {result.status for result in await bodies(talk, ToolResult)}
     assert desk.began.count("a") == 1
+    assert ("interrupted" in statuses) is (kept in (4, 5))
+    whole = ScriptedModel(STORY)
+    async with at_work(whole) as talk:
+        await talk.say("go")
+    if kept not in (4, 5, 11):
+        assert again.requests[-1].messages == whole.requests[-1].messages
 
 
 async def test_the_next_process_knows_what_was_said(tmp_path: Path) -> None:
@@ -809,11 +819,12 @@ async def test_a_call_that_was_cut_off_has_one_result_that_says_so() -> None:
     with pytest.raises(Crashed):
         async with at_work(STORY, workbench(desk), store=log) as talk:
             await talk.say("go")
-    log.left, model = None, ScriptedModel(["Then no cake."])
+    log.left, model = None, ScriptedModel(["Then no cake.", "More."])
     async with at_work(model, workbench(desk), store=log) as talk:
         await talk.resume()
-        ends = {result.call_id: result.status for result in await bodies(talk, ToolResult)}
-    assert ends == {"c1": "ok", "c2": "interrupted"}
+        await talk.say("more")
+        ends = [(result.call_id, result.status) for result in await bodies(talk, ToolResult)]
+    assert sorted(ends) == [("c1", "ok"), ("c2", "interrupted")]
     assert [item.ok for item in results(model.requests[0])] == [True, False]
 
 
@@ -824,10 +835,19 @@ async def test_what_came_after_a_place_is_read_again_from_the_log() -> None:
             assert list(await talk.blocks(after=place)) == events[place:]
 
 
+async def test_a_conversation_is_read_by_its_owner_alone() -> None:
+    model, clock = ScriptedModel(["Done."]), FakeClock()
+    async with Harness.open(workbench(), store="memory:", model=model, clock=clock) as harness:
+        talk = harness.conversation("c", user="ann")
+        await talk.say("go")
+        assert await talk.blocks(after=3) == (await talk.blocks())[3:] != []
+        assert await harness.conversation("c", user="bob").blocks() == []
+
+
 async def test_a_steer_cuts_off_what_is_looked_up_and_is_answered_to() -> None:
     desk, model = Desk(), ScriptedModel([Call("w.hang"), "The other way."])
     async with at_work(model, workbench(desk)) as talk:
-        turn = asyncio.ensure_future(talk.say("this way"))
+        turn = asyncio.ensure_future(talk.say("this way", max_iterations=2))
         await desk.hanging.wait()
         await talk.steer("the other way")
         assert (await turn).answer == "The other way."

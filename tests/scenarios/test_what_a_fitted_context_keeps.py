@@ -420,10 +420,11 @@ async def test_what_was_looked_up_goes_before_what_was_done() -> None:
     assert ("ran kept" in last[0].text, "[CLEARED]" in last[1].text) == (True, True)
 
 
-async def test_the_question_and_the_newest_round_are_always_there() -> None:
-    model = small([*commands(12, 3_000), "Done."], *["Goal."] * 12)
+@pytest.mark.parametrize("summary", ["Goal.", Say(" "), Fail("down")])
+async def test_the_question_and_the_newest_round_are_always_there(summary: Scripted) -> None:
+    model = small([*commands(12, 3_000), "Done."], *[summary] * 12)
     async with at_work(model) as talk:
-        await talk.say("the very question")
+        assert (await talk.say("the very question")).answer == "Done."
     for number, request in enumerate(decisions(model)):
         assert "Work." in request.system
         assert "the very question" in shown(request)
@@ -451,7 +452,9 @@ async def test_the_model_is_told_when_something_was_dropped_and_only_then(
     async with at_work(model) as talk:
         await talk.say("go")
         notices = await bodies(talk, SystemMessage)
-    assert bool(notices) is dropped
+        opened_by = {start.opened_by for start in await bodies(talk, RoundStart)}
+    assert (bool(notices), "compaction" in opened_by) == (dropped, dropped)
+    assert ("[CLEARED]" in shown(model.requests[-1])) is dropped
     assert ("To make room" in shown(model.requests[-1])) is dropped
 
 
@@ -486,7 +489,8 @@ async def test_the_board_is_new_in_each_round_and_never_kept() -> None:
     async with at_work(model) as talk:
         await talk.say("go")
     first, second = model.requests
-    assert ("iteration 1 of 15" in first.tail, "iteration 2 of 15" in second.tail) == (True, True)
+    boards = [item.tail.splitlines()[0] for item in (first, second)]
+    assert boards == [f"ANNOUNCE — iteration {n} of 15, {15 - n} left" for n in (1, 2)]
     assert ["[OPEN PLANS]" in item.tail for item in (first, second)] == [False, True]
     assert not any("ANNOUNCE" in str(message) for message in second.messages)
 

@@ -253,7 +253,8 @@ def test_a_handoff_is_read_from_json_and_from_lines(text: str, expected: object)
 def test_without_a_handoff_the_whole_answer_counts_and_is_flagged(answer: str) -> None:
     handed = parse_handoff(answer)
     assert (handed.is_raw, handed.confidence) == (True, "low")
-    assert "confidence low" in str(handed)
+    assert str(handed).endswith("\n(no handoff block: this is the raw answer, confidence low)")
+    assert str(handed).startswith(handed.summary)
 
 
 async def test_an_agent_call_in_tags_reaches_the_agent() -> None:

@@ -471,6 +471,11 @@ async def test_a_remark_never_takes_the_place_of_the_answer(final: str) -> None:
     assert result.notes["verified_with_discrepancy"] is True
 
 
+async def test_an_answer_that_agrees_is_clean_and_stays() -> None:
+    result, _ = await verified(verifier("<status>clean</status><final>x</final>"), rewrite=True)
+    assert (result.answer, dict(result.notes)) == ("It is 9 m deep.", {"verified_clean": True})
+
+
 STATUSES = ["", "clean or discrepancy", "not clean", "no discrepancy", "unsure", "ok"]
 
 

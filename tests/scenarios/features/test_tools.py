@@ -121,10 +121,12 @@ async def test_results_follow_their_calls_in_the_order_of_the_calls() -> None:
 
 async def test_of_calls_that_run_at_once_each_result_is_heard_as_it_comes() -> None:
     calls = [*looks("slow", ticks=40), *looks("fast", ticks=1)]
-    async with at_work([Say("", *calls), "Done."]) as talk:
+    model = ScriptedModel([Say("", *calls), "Done."])
+    async with at_work(model) as talk:
         events = await heard(talk, "go")
-    results = [event.body for event in events if isinstance(event, Block)]
-    assert [body.call_id for body in results if isinstance(body, ToolResult)] == ["c2", "c1"]
+    told = [event.body for event in events if isinstance(event, Block)]
+    assert [body.call_id for body in told if isinstance(body, ToolResult)] == ["c2", "c1"]
+    assert [item.call_id for item in results(model.requests[1])] == ["c1", "c2"]
 
 
 async def test_without_own_tools_there_are_only_those_of_the_loop_and_none_is_forced() -> None:
@@ -142,6 +144,7 @@ async def test_reads_overlap_and_writes_of_one_thing_never_do() -> None:
     await told(writes[0], *looks("a", "b", ticks=4), writes[1], desk=desk)
     assert desk.order.index("-db1") < desk.order.index("+db2")
     assert desk.order.index("+b") < desk.order.index("-a")
+    assert desk.order.index("+a") < desk.order.index("-db1")
 
 
 async def test_writes_of_one_file_keep_their_order_and_of_two_run_at_once() -> None:
@@ -270,7 +273,9 @@ async def test_of_more_than_twelve_tools_at_most_six_are_chosen() -> None:
     async with at_work(many, workbench(tools=THIRTEEN)) as talk:
         await talk.say("go", select_tools=True)
         order = await types(talk)
+        (selected,) = await bodies(talk, ToolsSelected)
     assert order.index("react.tools") < order.index("react.round.start")
+    assert selected.names == ("react.plan", "react.read", "react.hide", *THIRTEEN[:6])
     assert [request.purpose for request in few.requests] == ["decision"]
     assert [request.purpose for request in many.requests] == ["selection", "decision"]
     offered = [tool.name for tool in many.requests[1].tools if tool.name.startswith("w.")]
@@ -618,6 +623,8 @@ async def test_a_broken_guard_denies_whatever_is_no_read(
     with caplog.at_level(logging.ERROR, "loopline"):
         verdict = await Guards((Breaks(),)).before(call(effect=effect))
     assert isinstance(verdict, Allow) is (effect == "read")
+    if isinstance(verdict, Deny):
+        assert "was not run: what guards it failed" in verdict.reason
     assert "broke before shop.add" in caplog.text
 
 
