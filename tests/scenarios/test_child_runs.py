@@ -527,6 +527,22 @@ async def test_children_are_listed_by_their_parent_alone(tmp_path: Path) -> None
         assert [child.title for child in children] == ["middle"]
 
 
+async def test_a_forgotten_conversation_takes_its_children_and_theirs_with_it(
+    tmp_path: Path,
+) -> None:
+    url = f"sqlite:///{tmp_path}/talk.db"
+    await made(url)
+    async with Store.open(url) as store:
+        for forgotten, gone in (("f", ["f", "f~c2"]), ("c", ["c", "c~c1", "c~c1~c1"])):
+            for name in gone:
+                (item,) = await store.conversation(name).read("ar:turn_1.user.prompt")
+                assert item.status == "ok", name
+            await store.forget(forgotten)
+            for name in gone:
+                (item,) = await store.conversation(name).read("ar:turn_1.user.prompt")
+                assert item.status == "gone", name
+
+
 async def test_an_export_names_the_children_that_it_leaves_out(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/talk.db"
     await made(url)

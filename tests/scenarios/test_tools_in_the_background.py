@@ -508,7 +508,22 @@ async def test_a_program_in_the_background_calls_no_tools() -> None:
     async with talking(model, bundle=bundle(price)) as talk:
         await talk.say("go")
         [result] = await with_result(talk)
-    assert "no tool 'shop.price' here" in result.text
+    assert (result.ok, "no tool 'shop.price' here" in result.text) == (False, True)
+
+
+async def test_a_harness_that_closes_ends_the_program_that_goes_on() -> None:
+    log, began = MemoryLog(), later("import time; time.sleep(60)")
+    async with (
+        asyncio.timeout(30),
+        talking([began, "It runs."], bundle=bundle(), store=log) as talk,
+    ):
+        await talk.say("go")
+    model = ScriptedModel(["It was cut off."])
+    async with talking(model, bundle=bundle(), store=log) as talk:
+        await talk.say("And?")
+        [result] = results(await talk.blocks())
+    assert not result.ok
+    assert "cut off, and is not begun again" in str(model.requests[0])
 
 
 async def test_after_a_kill_the_next_turn_says_so_once_and_nothing_begins_again(

@@ -394,7 +394,10 @@ async def test_a_summary_is_asked_for_only_when_clearing_is_not_enough() -> None
         async with at_work(model) as talk:
             await talk.say("go")
             assert "compaction" in {start.opened_by for start in await bodies(talk, RoundStart)}
+            covers = [summary.covers for summary in await bodies(talk, RangeSummary)]
+            assert covers == sorted(set(covers))
     assert (len(summaries(light)), len(summaries(heavy)) > 0) == (0, True)
+    assert "Goal." in shown(summaries(heavy)[1])
 
 
 @pytest.mark.parametrize("protocol", ["native", "json"])
