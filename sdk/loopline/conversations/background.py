@@ -205,6 +205,10 @@ class BackgroundCalls:
 
         Calls that may begin again are left for `find_lost`, unless they were told to stop.
         """
+        work = timeline.fold(tl.BackgroundWork, "background", tl.BackgroundWork)
+        work.extend(timeline.after(work.seq))
+        if not work.calls or tl.parent_name(conversation.name) is not None:
+            return
         for started in self._find_lost(conversation, timeline):
             if started.again is None or started.is_stopping:
                 result = _end_of(started)
@@ -217,6 +221,10 @@ class BackgroundCalls:
         self, conversation: tl.ConversationKey, timeline: tl.Timeline
     ) -> Sequence[BackgroundCall]:
         """Return the calls whose process has gone and that may begin again."""
+        # `settle` has folded what was before the turn.
+        work = timeline.fold(tl.BackgroundWork, "background", tl.BackgroundWork)
+        if not work.calls or tl.parent_name(conversation.name) is not None:
+            return ()
         return [
             BackgroundCall(
                 conversation=conversation,
@@ -233,8 +241,6 @@ class BackgroundCalls:
     def _find_lost(
         self, conversation: tl.ConversationKey, timeline: tl.Timeline
     ) -> Sequence[_Started]:
-        if tl.parent_name(conversation.name) is not None:
-            return ()
         now = self._clock.now()
         return [
             started

@@ -116,7 +116,10 @@ class WaitingConversations:
 
 
 class WakeUps(Protocol):
-    """A channel that tells the workers of a store which conversations have work. It may lose, repeat and reorder them: a sweep finds the rest."""
+    """A channel that tells the workers of a store which conversations have work.
+
+    It may lose, repeat and reorder them: a sweep finds the rest.
+    """
 
     async def send(self, conversation: tl.ConversationKey) -> None:
         """Wake a worker for a conversation that has work, as after a turn that was handed over."""

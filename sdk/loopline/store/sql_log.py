@@ -26,8 +26,8 @@ T = TypeVar("T")
 class SqlLog(DatabaseLog[GroupCommit]):
     """A timeline log in a SQLite file. `SqlLog.open` creates one, for one event loop.
 
-    Its URL is `sqlite:///relative.db` or `sqlite:////absolute.db`. Acknowledged blocks survive the end of the process. Messages of users, answers, and starts of calls with effects also
-    survive a power loss.
+    Its URL is `sqlite:///relative.db` or `sqlite:////absolute.db`. Acknowledged blocks survive the end of the process.
+    Messages of users, answers, and starts of calls with effects also survive a power loss.
     """
 
     def __init__(self, url: str, options: LogOptions) -> None:

@@ -333,7 +333,10 @@ class LogSync:
 
 
 class WriterThread(TransactionThread):
-    """The thread that writes to a SQLite file. While it is idle, the event loop may make a small transaction itself, with `commit_at_once`."""
+    """The thread that writes to a SQLite file.
+
+    While it is idle, the event loop may make a small transaction itself, with `commit_at_once`.
+    """
 
     def __init__(
         self, path: Path, file: sqlite.FileId, pool: ConnectionPool, on_rollback: Callable[[], None]

@@ -181,7 +181,10 @@ class Recorder:
             LeaseLost: another runner has taken over the conversation.
         """
         async with self._order:
-            self._check_recordable()
+            if self._is_handed_over:
+                raise self._create_handover_error()
+            if self.turn.exit is not None:
+                raise LooplineError(f"{turn_id(self.number)} has ended: nothing more is recorded")
             appended = self._log.append(
                 self.conversation,
                 [Entry(body=body, turn=turn) for body in make(self.timeline)],
@@ -283,7 +286,8 @@ class Recorder:
         Raises:
             LeaseLost: another runner has taken over the conversation, or the turn was handed over.
         """
-        self._check_not_handed_over()
+        if self._is_handed_over:
+            raise self._create_handover_error()
         if not await self._log.holds(self.conversation, self._term):
             raise LeaseLost(
                 f"term {self._term} is over: another runner has the conversation, so nothing is started"
@@ -296,7 +300,10 @@ class Recorder:
         *,
         at_head: bool,
     ) -> Sequence[Block]:
-        self._check_recordable()
+        if self._is_handed_over:
+            raise self._create_handover_error()
+        if self.turn.exit is not None:
+            raise LooplineError(f"{turn_id(self.number)} has ended: nothing more is recorded in it")
         new = [Entry(body=body, turn=self.number, round=self.round) for body in make(self.timeline)]
         if outside:
             new += [Entry(body=body, turn=self.number) for body in outside]
@@ -318,14 +325,8 @@ class Recorder:
         self._fold(blocks)
         return blocks[len(blocks) - len(new) :]
 
-    def _check_recordable(self) -> None:
-        self._check_not_handed_over()
-        if self.turn.exit is not None:
-            raise LooplineError(f"{turn_id(self.number)} has ended: nothing more is recorded in it")
-
-    def _check_not_handed_over(self) -> None:
-        if self._is_handed_over:
-            raise LeaseLost(f"{turn_id(self.number)} was handed over to the next process")
+    def _create_handover_error(self) -> LeaseLost:
+        return LeaseLost(f"{turn_id(self.number)} was handed over to the next process")
 
     def _heading(self) -> list[Entry]:
         recorded = self.turn.header

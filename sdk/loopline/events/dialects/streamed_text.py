@@ -72,7 +72,8 @@ class StreamedText:
 class PartChange(Struct, frozen=True, kw_only=True):
     """A change of a part of a message: the part starts, its text grows, or it ends; `is_void` if its text is discarded.
 
-    With `is_reasoning` it is a part of the reasoning, not a text. A `durable` change depends only on blocks. A `streamed` change is for a replay; live listeners already have it.
+    With `is_reasoning` it is a part of the reasoning, not a text. A `durable` change depends only on blocks. A `streamed`
+    change is for a replay; live listeners already have it.
     """
 
     kind: Literal["start", "delta", "end"]
