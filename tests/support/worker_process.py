@@ -11,11 +11,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
-from loopline import Bundle, ToolContext, tool
-from loopline.harness import Worker, WorkerLimits, open_worker
+from loopline import Bundle, Harness, LooplineError, ToolContext, tool
+from loopline.harness import Worker, WorkerLimits, open_turns, open_worker
 from tests.support.echo_model import EchoModel
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,6 +77,17 @@ def worker_process(
         finally:
             process.send_signal(signal.SIGCONT)
             process.kill()
+
+
+async def put_back_dead_letters(harness: Harness) -> None:
+    """Wait until no turn is open; put back each that is a dead letter."""
+    while open_now := await open_turns(harness.log):
+        for turn in open_now:
+            if turn.state == "dead":
+                key = turn.conversation
+                with suppress(LooplineError):  # the next message of the conversation has ended it
+                    await harness.conversation(key.name, tenant=key.tenant).retry()
+        await asyncio.sleep(0.2)
 
 
 async def _run(store: str, ledger: Path, drain: float, limits: WorkerLimits) -> None:

@@ -23,7 +23,12 @@ from loopline.tools import ToolFunction
 from tests.doors.command import Loopline
 from tests.support.echo_model import EchoModel
 from tests.support.live_server import SHOP, book, serving
-from tests.support.worker_process import running, work, worker_process
+from tests.support.worker_process import (
+    put_back_dead_letters,
+    running,
+    work,
+    worker_process,
+)
 
 START = datetime(2026, 3, 27, 8, 0, tzinfo=UTC)
 """A Friday, before the clocks of Berlin go forward on Sunday."""
@@ -344,12 +349,8 @@ async def test_workers_that_are_killed_lose_no_scheduled_message_and_begin_none_
             with worker_process(store, ledger):
                 await asyncio.sleep(0.2)
         with worker_process(store, ledger):
+            await put_back_dead_letters(harness)
             for talk in talks:
-                while await open_turns(harness.log):
-                    for turn in await open_turns(harness.log):
-                        if turn.state == "dead":
-                            await harness.conversation(turn.conversation.name).retry()
-                    await asyncio.sleep(0.2)
                 assert prompts(await talk.blocks()) == [
                     f"call work.note text=m{n}" for n in range(3)
                 ]

@@ -56,7 +56,13 @@ from tests.support.echo_model import EchoModel
 from tests.support.live_server import book
 from tests.support.postgres_server import running_postgres
 from tests.support.widest_read import WidestRead
-from tests.support.worker_process import NotStarted, running, work, worker_process
+from tests.support.worker_process import (
+    NotStarted,
+    put_back_dead_letters,
+    running,
+    work,
+    worker_process,
+)
 
 
 @pytest.fixture
@@ -489,7 +495,9 @@ async def kill_under_load(
                 workers.append(
                     await asyncio.to_thread(replace_worker, stack, store, ledger, stopped)
                 )
-            await put_back_dead_letters(harness, sent)
+            await put_back_dead_letters(harness)
+            for submission in sent:
+                await submission.result()
         for talk in talks:
             blocks = await talk.blocks()
             check_turns(blocks, texts)
@@ -508,18 +516,6 @@ def replace_worker(
         for process in stopped:
             process.send_signal(signal.SIGCONT)
         return stack.enter_context(worker_process(store, ledger))
-
-
-async def put_back_dead_letters(harness: Harness, sent: Sequence[Submission]) -> None:
-    """Wait until no turn is open; put back each that is a dead letter."""
-    while open_now := await open_turns(harness.log):
-        for turn in open_now:
-            if turn.state == "dead":
-                key = turn.conversation
-                await harness.conversation(key.name, tenant=key.tenant).retry()
-        await asyncio.sleep(0.2)
-    for submission in sent:
-        await submission.result()
 
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.service)])
