@@ -81,9 +81,13 @@ class StepRunner:
         finally:
             del self._running[name]
             ended.set()
-            if not self._running and self._watch is not None:
-                self._watch.cancel()
-                self._watch = None
+            if not self._running:
+                self._end_watch()
+
+    def _end_watch(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
 
     async def _look_for_stops(self) -> None:
         """Pass a stop of another process on, and the end of a conversation that was forgotten, while steps run."""

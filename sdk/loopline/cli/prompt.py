@@ -17,6 +17,7 @@ from loopline.cli.terminal import QUIET, REF, WARNING, Columns, Screen, escape, 
 from loopline.cli.timeline_reports import UNKNOWN, format_dollars
 from loopline.errors import LooplineError
 from loopline.models import Json, JsonObject
+from loopline.prompt import caching
 from loopline.timeline import Timeline
 
 CacheName = Literal["anthropic", "openai"]
@@ -119,11 +120,11 @@ def _show_cache(
     timeline: Timeline, name: CacheName, model: str | None, choices: Choices, screen: Screen
 ) -> int:
     """Print a simulation of a provider's cache for every round, with the prices of `model` or of the model of each round."""
-    rules: prompts.caching.CacheRules = (
-        prompts.caching.AnthropicCache() if name == "anthropic" else prompts.caching.OpenAICache()
+    rules: caching.CacheRules = (
+        caching.AnthropicCache() if name == "anthropic" else caching.OpenAICache()
     )
     sent = list(prompts.past_requests(timeline))
-    report = prompts.caching.simulate((request.as_sent for request in sent), rules)
+    report = caching.simulate((request.as_sent for request in sent), rules)
     prices = [models.find_model_facts(model or request.round_start.model).price for request in sent]
     costs = [
         price.of(row.usage) if price else None
@@ -164,7 +165,7 @@ def _sum(costs: Sequence[float | None]) -> float | None:
 
 
 def _cache_row(
-    request: prompts.ModelRequest, row: prompts.caching.CacheRow, cost: float | None
+    request: prompts.ModelRequest, row: caching.CacheRow, cost: float | None
 ) -> tuple[Text, ...]:
     cost_text = UNKNOWN if cost is None else format_dollars(cost)
     return (
@@ -179,7 +180,7 @@ def _cache_row(
     )
 
 
-def _miss_reasons(row: prompts.caching.CacheRow) -> str:
+def _miss_reasons(row: caching.CacheRow) -> str:
     reasons: list[str] = []
     for miss in row.misses:
         difference = miss.difference
@@ -193,7 +194,7 @@ def _miss_reasons(row: prompts.caching.CacheRow) -> str:
 
 def _cache_document(
     sent: Sequence[prompts.ModelRequest],
-    report: prompts.caching.CacheReport,
+    report: caching.CacheReport,
     costs: Sequence[float | None],
     costs_uncached: Sequence[float | None],
 ) -> JsonObject:

@@ -279,7 +279,9 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         self._scanner = make_scanner(os.environ)
         self._redactor = options.get("redactor")
         self._metering = options.get("metering")
-        self._convert_error = options.get("convert_error") or (lambda error: error)
+        self._convert_error: Callable[[Exception], Exception] = options.get("convert_error") or (
+            lambda error: error
+        )
         self._limits = options.get("limits") or DEFAULT_LIMITS
         self._submits_only = options.get("submits_only", False)
         self._deps = options.get("deps")

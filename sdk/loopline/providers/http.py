@@ -400,7 +400,9 @@ class HttpModel(ABC):
     def body(self, prompt: models.Prompt) -> bytes:
         """Return the body of a request. The fields of `extra_body` replace fields of the same names."""
         settings = prompt.options.settings
-        extra = {} if settings is None or not settings.extra_body else settings.extra_body
+        extra: Mapping[str, models.Json] = {}
+        if settings is not None and settings.extra_body:
+            extra = settings.extra_body
         return join_fields({**dict(self.fields(prompt)), **extra}.items())
 
     async def close(self, *, failed: bool) -> None:

@@ -225,9 +225,13 @@ class BoundTool:
         """The effect of the function."""
         return self.function.effect
 
-    @cached_property
+    @property
     def spec(self) -> ToolSpec:
         """The name, the docstring, and the JSON Schema of the parameters."""
+        return self._spec
+
+    @cached_property
+    def _spec(self) -> ToolSpec:
         return ToolSpec(
             name=self.name,
             description=f"{self.function.description}{IN_BACKGROUND if self.function.background else ''}",
