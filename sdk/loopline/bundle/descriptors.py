@@ -291,6 +291,7 @@ def _check_keys(
 
 
 def _builtin(descriptor: _Descriptor, index: int, spec: Mapping[object, object]) -> toolbox.Tool:
+    """Return the built-in tool of an entry, with the port in the entry."""
     _check_keys(descriptor, "TOOLS_SPECS", index, spec, _BUILTIN_KEYS)
     name = str(spec["builtin"])
     if name not in BUILTINS:

@@ -168,6 +168,7 @@ class LoadedBundle:
         return (self.folder / f"{module}.py").is_file()
 
     def _module_hint(self, name: str) -> str:
+        """Return the part of an error message that names similar modules of the bundle."""
         files = _files(self.folder) if self.folder else []
         stems = [file.removesuffix(".py").replace("/", ".") for file in files]
         modules = [f"{self.name}.{stem}" for stem in stems if not stem.endswith("__init__")]
@@ -413,6 +414,7 @@ def _home_module(bundle: Bundle[Any], module: ModuleType) -> ModuleType:
 
 
 def _package_files(folder: Path) -> Iterator[Path]:
+    """Yield the files of the modules of a package and of its subpackages."""
     yield from sorted(folder.glob("*.py"))
     for inner in sorted(folder.iterdir()):
         if (inner / "__init__.py").is_file():

@@ -185,6 +185,7 @@ class Chat(ABC):
         """Continue the turn of that number."""
 
     async def _attach(self, name: str) -> None:
+        """Check a file, and send it with the next message."""
         try:
             file = await asyncio.to_thread(check_file, name)
         except AttachmentError as error:
@@ -215,6 +216,7 @@ class Chat(ABC):
         self._screen.note(f"you are in {copy_name} now; {source_name} stays as it is")
 
     async def _manage_approvals(self, command: str, text: str) -> None:
+        """Show or change the approval mode, or list or revoke the rules."""
         try:
             match command, text.split():
                 case Command.MODE, []:

@@ -209,6 +209,7 @@ def _write_tree(folder: Path, tree: Mapping[str, tl.Block], *, force: bool) -> N
 
 
 async def _tree(choices: Choices, screen: Screen, turn: int | None) -> Mapping[str, tl.Block]:
+    """Return the files of a turn: the block of the newest version of each, by path."""
     timeline = await read_timeline(choices, screen)
     return _files(timeline, _check_turn(timeline, turn))
 

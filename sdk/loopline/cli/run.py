@@ -518,6 +518,7 @@ async def watch(
 
 
 def _show_question(event: Delta, location: str, screen: Screen) -> None:
+    """Print the question of a running call, and the command that answers it."""
     form = QuestionForm(event.call_id, event.text, event.data)
     screen.note(form.question)
     screen.note(f"answer it: loopline answer {location} {escape(event.call_id)} {form.usage}")

@@ -455,6 +455,7 @@ async def mcp(
 
 
 def _show_address(screen: Screen, address: str) -> None:
+    """Print the address, and open it in a browser if there is one."""
     screen.note(f"Open this address to sign in:\n{escape(address)}")
     with contextlib.suppress(webbrowser.Error):
         webbrowser.open(address)

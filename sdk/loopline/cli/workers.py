@@ -220,6 +220,7 @@ async def _run_until_signal(opened: harness.Worker, drain: float, parent: int | 
 
 
 async def _watch_parent(parent: int, opened: harness.Worker) -> None:
+    """Stop the worker when its parent process has ended."""
     while True:
         await asyncio.sleep(PARENT_SECONDS)
         if os.getppid() != parent:

@@ -341,6 +341,7 @@ class BackgroundCalls:
 
 
 def _end_of(started: _Started) -> tl.BackgroundResult:
+    """Return the result of a call that no process runs any more."""
     text = STOPPED if started.is_stopping else INTERRUPTED
     return tl.BackgroundResult(
         call_id=started.call_id,

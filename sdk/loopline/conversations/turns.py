@@ -865,6 +865,11 @@ async def _read_inputs(recorder: tl.Recorder) -> None:
 
 
 def _check_not_handed_over(pending: _PendingRequest) -> None:
+    """Check that this process has not begun to hand over the request.
+
+    Raises:
+        LeaseLost: it has, and nothing of the turn may be recorded any more.
+    """
     if pending.handed_over:
         raise errors.LeaseLost("the turn is left to the next process")
 
@@ -889,6 +894,7 @@ def _outcome_elsewhere(
 
 
 def _find_stopped(timeline: tl.Timeline) -> list[tl.Turn]:
+    """Return the turns that the user stopped and that have not ended."""
     return [turn for turn in timeline.turns.values() if turn.stopped and turn.exit is None]
 
 

@@ -218,6 +218,7 @@ class QualityPipeline:
 
     @contextmanager
     def _count_run(self) -> Generator[None]:
+        """Count a run as in flight inside this context."""
         self._runs_in_flight += 1
         self._idle.clear()
         try:

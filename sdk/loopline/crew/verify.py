@@ -75,6 +75,7 @@ class Verify:
         return self._apply_verdict(result, answers, verdict)
 
     async def _write_questions(self, run: HookedRun, draft: str) -> list[str]:
+        """Request questions about the facts in the draft."""
         task = (
             f"{VERIFY_MARKER} [NUM_QUESTIONS={self.questions}]\nWrite {self.questions} questions about facts that this "
             "answer rests on. Each must be clear to someone who has not read the answer. "
@@ -84,6 +85,7 @@ class Verify:
         return _list_items(tag(reply, "questions"))[: self.questions]
 
     async def _compare(self, run: HookedRun, draft: str, answers: Mapping[str, str]) -> str:
+        """Request the verifier's comparison of the draft with the answers to the questions."""
         pairs = "\n".join(f"Q: {question}\nA: {answer}" for question, answer in answers.items())
         task = (
             f"{VERIFY_MARKER} [COMPARE]\nThe questions were answered by someone who has not read the answer. If nothing in "

@@ -336,6 +336,7 @@ def _part_order(name: str) -> tuple[str, int]:
 
 
 def _read_text(part: bytes) -> str:
+    """Return the text of a part, with a line for each paragraph and row."""
     texts: list[str] = []
     depth = 0
 

@@ -405,6 +405,7 @@ class _TreeSize:
 
 
 def _current_files(timeline: tl.Timeline, number: int) -> dict[WorkspacePath, tl.FileAdded]:
+    """Return the newest versions of `files/`, and of the `outputs/` of a turn."""
     tree = timeline.files
     areas: tuple[tuple[tl.WorkspaceArea, Mapping[str, tl.Block]], ...] = (
         ("files", tree.files),
@@ -422,6 +423,7 @@ def _content(file: tl.FileAdded) -> tuple[str, tl.Visibility, bool]:
 
 
 def _check_unchanged(change: FileChange, before: tl.FileAdded | None) -> None:
+    """Raise a ToolError if the current version of the file is not the one that the change replaces."""
     actual = "" if before is None else before.sha256
     if change.replaces is not None and change.replaces != actual:
         raise ToolError(
@@ -430,6 +432,7 @@ def _check_unchanged(change: FileChange, before: tl.FileAdded | None) -> None:
 
 
 def _check_tree(tree: Mapping[WorkspacePath, tl.FileAdded], limits: WorkspaceLimits) -> None:
+    """Raise a ToolError if the files exceed the limits of a tree, or if two paths clash."""
     total = sum(file.size for file in tree.values())
     if len(tree) > limits.files:
         raise ToolError(

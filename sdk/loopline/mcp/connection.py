@@ -142,6 +142,7 @@ def _result(answer: Json, params: types.ElicitRequestParams) -> types.ElicitResu
 
 
 def _fill_in_defaults(answer: Json, schema: Mapping[str, Json]) -> Json:
+    """Return the answer with the defaults of missing fields."""
     match answer, schema:
         case dict(), {"properties": dict(properties)}:
             defaults = {

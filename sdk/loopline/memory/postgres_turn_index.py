@@ -220,6 +220,7 @@ def _parameters(owner: Owner, embedder: str = "") -> dict[str, Any]:
 
 
 def _point(vector: Vector) -> str:
+    """Return the text of a vector for the extension."""
     return f"[{','.join(map(repr, array('f', vector)))}]"
 
 

@@ -225,6 +225,7 @@ class MemoryTurnIndex:
     def _matching(
         self, allowed: Sequence[TurnText], query: TurnQuery, vector: QueryVector | None
     ) -> list[TurnText]:
+        """Return the texts with words of the query, and the texts nearest to its vector."""
         stems = {word_stem(term) for term in query.terms}
         matching = [text for text in allowed if not stems.isdisjoint(word_stems(text.text))]
         scores = zip(allowed, self._cosines(allowed, query.owner, vector), strict=False)

@@ -315,6 +315,7 @@ def _refers_to_itself(schema: JsonObject) -> bool:
 
 
 def _references(schema: Json) -> set[str]:
+    """Return the names of the definitions to which a schema refers."""
     match schema:
         case {"$ref": str(reference)}:
             return {reference.removeprefix("#/$defs/")}

@@ -288,6 +288,7 @@ _O3 = replace(
 
 
 def _million(price: Price, efforts: tuple[Effort, ...], base: ModelFacts = _MILLION) -> ModelFacts:
+    """Return the facts of an OpenAI model with a window of a million tokens."""
     off = "none" in efforts
     return replace(
         base,

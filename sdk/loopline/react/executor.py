@@ -538,6 +538,7 @@ class ToolExecutor:
     async def _record_interruption(
         self, call: tl.ToolCalled, why: InterruptCause, *, is_started: bool, elapsed_ms: float = 0.0
     ) -> None:
+        """Record the result of a call that was interrupted, or was not started."""
         text = f"This call was {'cut off' if is_started else 'not begun'}, {CAUSE_TEXTS[why]}."
         unknown = EFFECT_UNKNOWN if call.call_id in self._recorder.turn.started else ""
         status: tl.ResultStatus = "interrupted" if why == "steer" else "stopped"

@@ -361,6 +361,7 @@ class CallChecker:
         )
 
     def _earlier_calls(self, call: ToolCalled) -> Counter[str]:
+        """Count the earlier calls of the turn by tool."""
         turn = self._recorder.turn
         batch = turn.batches[-1].calls if turn.batches else []
         parent, dash, _ = call.call_id.partition("-")

@@ -485,6 +485,7 @@ class Outbox:
 
     @property
     def _in_loop_thread(self) -> bool:
+        """Whether the current thread is that of the turn's event loop."""
         try:
             return asyncio.get_running_loop() is self._loop
         except RuntimeError:

@@ -118,6 +118,7 @@ class Aws:
         await self._request("ecs", lambda ecs: ecs.describe_task_definition(taskDefinition=name))
 
     async def _request(self, service: str, request: Callable[[Any], _T]) -> _T:
+        """Send a request in a thread, and return the response."""
         async with self._connecting:
             if service not in self._clients:
                 self._clients[service] = await asyncio.to_thread(_connect, service)

@@ -123,6 +123,7 @@ class DockerDaemon:
             await asyncio.to_thread(client.close)
 
     async def _request(self, request: Callable[[Any], _T]) -> _T:
+        """Send a request in a thread, and return the response."""
         async with self._connecting:
             if self._client is None:
                 self._client = await asyncio.to_thread(_connect, self._host)

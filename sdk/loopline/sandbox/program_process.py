@@ -305,6 +305,7 @@ class ProgramProcess:
         return await never
 
     async def _watch_disk(self) -> Failure:
+        """Return when the files of the program exceed a disk limit."""
         while True:
             await asyncio.sleep(DISK_SECONDS)
             failure = await self._disk_failure()
@@ -317,6 +318,7 @@ class ProgramProcess:
         return Failure("limits", "disk_limit", problem) if problem else None
 
     async def _watch_output(self) -> Failure:
+        """Return when stdout or stderr exceeds its limit."""
         await self._is_over.wait()
         limit = self._execution.limits.output_bytes
         size = max(self._out.total, self._err.total)

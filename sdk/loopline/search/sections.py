@@ -294,6 +294,7 @@ def strip_closing_marks(heading: str) -> str:
 
 
 def _unquote(title: str) -> str:
+    """Remove a quote at the start and a quote at the end of the text."""
     start = title[:1] in ("'", '"')
     end = len(title) - (title[-1:] in ("'", '"'))
     return title[start:end].strip()

@@ -486,6 +486,11 @@ class SocketHost:
         return {"conversation_id": key.name, **status}
 
     async def _existing_conversation(self, principal: Principal, data: Json) -> ServedConversation:
+        """Return the existing conversation that the data names.
+
+        Raises:
+            LooplineError: the conversation does not exist.
+        """
         key = key_of(principal, text_of(data, "conversation_id"))
         if await self._host.log.find(key) is None:
             raise LooplineError(f"there is no conversation {key.name!r} here")

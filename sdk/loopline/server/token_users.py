@@ -98,6 +98,11 @@ class TokenUsers:
         )
 
     async def _claims(self, token: str) -> JsonObject:
+        """Verify a token and return its claims.
+
+        Raises:
+            Unauthenticated: the token is wrong or expired, or the issuer's keys cannot be fetched.
+        """
         if len(token) > TOKEN_CHARACTERS:
             raise Unauthenticated("the token is too long")
         try:

@@ -251,6 +251,7 @@ def _decode(path: Path, stored: bytes) -> str:
 
 
 def _companions(folder: Path) -> dict[str, bytes]:
+    """Read the companion files in a folder, by name."""
     paths = [folder / name for name in COMPANIONS if (folder / name).is_file()]
     return {path.name: _bytes_of(path, companions.COMPANION_BYTES) for path in paths}
 

@@ -425,6 +425,7 @@ async def in_thread(work: Callable[[], T]) -> T:
 def _find_turns(
     connection: Connection, conversation: ConversationKey, keys: Collection[str]
 ) -> Mapping[str, int]:
+    """Return the turns of the appends that used the keys, by key."""
     row = find_row(connection, conversation)
     if row is None:
         return {}
@@ -434,6 +435,7 @@ def _find_turns(
 
 
 def _find_append(connection: Connection, conversation: ConversationKey, key: str) -> int | None:
+    """Return the seq of the last block of the append that used the key, or None."""
     parameters = {"conversation": find_row(connection, conversation), "key": key}
     append = connection.execute(statements.SELECT_APPEND, parameters).fetchone()
     return None if append is None else int(append[0])

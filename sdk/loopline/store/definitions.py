@@ -110,6 +110,7 @@ def _compile_postgres_bytes(text: _Bytes, compiler: SQLCompiler, **options: Any)
 
 
 def _make_columns(kind: TypeEngine[Any], *names: str) -> list[Column[Any]]:
+    """Return columns of that type that cannot be null."""
     return [Column(name, kind, nullable=False) for name in names]
 
 

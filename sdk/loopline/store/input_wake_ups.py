@@ -58,6 +58,7 @@ class InputWakeUps:
 
 
 def _last_id(connection: sqlite.Connection) -> int:
+    """Return the id of the newest row of the table of blocks, 0 without rows."""
     return int(connection.execute(statements.SELECT_LAST_ID).fetchone()[0])
 
 

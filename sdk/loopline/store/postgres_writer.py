@@ -229,6 +229,7 @@ class PostgresWriter(StoreWriter):
     def _row(
         self, connection: Connection, conversation: ConversationKey, state: ConversationState
     ) -> int:
+        """Return the id of the conversation's row, and create the row if it does not exist."""
         row = self._new_ids.get(conversation)
         if state.id is not None or row is None:
             return super()._row(connection, conversation, state)
@@ -319,6 +320,7 @@ class PostgresWriter(StoreWriter):
         connection.execute(_LOCK_BLOBS, {"space": self._space}).fetchall()
 
     def _lock_meta(self, connection: Connection) -> None:
+        """Wait until no other transaction changes the values about the store."""
         connection.execute(_LOCK_META, {"space": self._space}).fetchall()
 
     def is_stored(self, connection: Connection, row: BlockRow) -> bool:

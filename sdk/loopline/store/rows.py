@@ -397,6 +397,7 @@ class StoreReader:
             )
 
     def _blocks(self, rows: _Rows, conversation: ConversationKey) -> Iterator[Block]:
+        """Convert the rows to blocks."""
         moment = EPOCH
         at = 0
         for seq, turn, round_number, n, ts, term, kind, version, stored, blob, _ in rows:

@@ -82,6 +82,7 @@ class SqlLog(DatabaseLog[GroupCommit]):
         return await self._present.has(sender.harness)
 
     def _remove_traces(self) -> None:
+        """Remove the blobs of forgotten conversations, and truncate the write-ahead log; only inside a job of the thread."""
         group = self._group_commit()
         if self._blobs is not None:
             group.thread.transact(partial(purge, blobs=self._blobs))

@@ -530,6 +530,7 @@ class WriterThread(TransactionThread):
             )
 
     def _disconnect(self) -> None:
+        """Roll back and close the connection; the next write opens a new one."""
         if self._connection is not None:
             sqlite.discard(self._connection)
             self._connection = None

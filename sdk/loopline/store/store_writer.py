@@ -511,6 +511,7 @@ class StoreWriter:
         return self._next_number(connection)
 
     def _next_number(self, connection: Connection) -> int:
+        """Count and return one more harness."""
         number = int(read_meta(connection, HARNESSES) or 0) + 1
         set_meta(connection, HARNESSES, str(number))
         return number
@@ -613,6 +614,7 @@ class StoreWriter:
     def _row(
         self, connection: Connection, conversation: ConversationKey, state: ConversationState
     ) -> int:
+        """Return the id of the conversation's row, and create the row if it does not exist."""
         if state.id is None:
             columns = {**key_parameters(conversation), "uid": self._clock.new_id()}
             inserted = connection.execute(statements.INSERT_CONVERSATION, columns)
@@ -722,6 +724,7 @@ def _start_values(row: int, turns: int, title: str, started: int) -> _Parameters
 
 
 def _children(connection: Connection, parent: int) -> Sequence[int]:
+    """Return the rows of a conversation's child runs that are not forgotten."""
     key = key_of(*connection.execute(statements.SELECT_KEY, {"row": parent}).fetchone())
     span = {"first": f"{key.name}~c", "last": f"{key.name}~d"}
     named = {**key_parameters(key), **span}

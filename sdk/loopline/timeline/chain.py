@@ -198,6 +198,7 @@ class _Search:
         self._pass(link)
 
     def _diagnose(self, link: Link) -> None:
+        """Report why the digest of the block does not fit this position."""
         match = self._find_written()
         after = self._links_left.get(link.seq + 1)
         if match is None:

@@ -563,6 +563,7 @@ def _describe_changes(body: Body, again: Body) -> str:
 
 
 def _is_deep(stored: str) -> bool:
+    """Return whether the JSON is nested deeper than `MAX_DEPTH`."""
     if len(stored) <= 2 * MAX_DEPTH or stored.count("[") + stored.count("{") <= MAX_DEPTH:
         return False
     return nesting_depth(stored) > MAX_DEPTH

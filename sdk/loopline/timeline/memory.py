@@ -373,6 +373,7 @@ def _find_owners(
 
 
 def _find_last_ended_turn(stored: _StoredConversation) -> int:
+    """Return the number of the turn with the newest exit, 0 without one."""
     turns = (block.turn for block in reversed(stored.blocks) if block.type == "react.exit")
     return next(turns, 0)
 

@@ -154,6 +154,7 @@ class Plans(Struct):
         self._drop_oldest()
 
     def _drop_oldest(self) -> None:
+        """Drop the open plan and the closed plan that were changed longest ago if there are too many."""
         if len(self._ended_ids) > ENDED_LIMIT:
             oldest = next(iter(self._ended_ids))
             del self._ended_ids[oldest], self.latest[oldest]

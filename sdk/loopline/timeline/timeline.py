@@ -399,6 +399,7 @@ class Timeline:
                 return None
 
     def _update_names(self) -> _Names:
+        """Index the blocks that are not indexed yet, and return the index."""
         if self._names is None:
             self._names = _Names()
         self._names.extend(self.blocks)

@@ -55,6 +55,7 @@ class UserBlocks:
 
 
 def _drop_imported(blocks: Iterable[Block]) -> list[Block]:
+    """Return the blocks after the last import."""
     own: list[Block] = []
     for block in blocks:
         if _IMPORTS.has(block.body):

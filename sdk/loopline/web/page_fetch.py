@@ -75,6 +75,11 @@ class PageFetch:
 
 
 def _page(response: WebResponse) -> WebPage:
+    """Extract the text of a response.
+
+    Raises:
+        ToolError: the response is not text.
+    """
     kind = response.content_type
     if kind in _HTML or (not kind and response.body.lstrip()[:1] == b"<"):
         return _extract_html(response)

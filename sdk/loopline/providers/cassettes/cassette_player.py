@@ -214,6 +214,7 @@ def _likeness(recorded: RecordedRequest, now: RecordedRequest) -> tuple[int, int
 
 
 def _common_length(first: AnyStr, second: AnyStr) -> int:
+    """Return the length of the longest common prefix."""
     lengths = range(min(len(first), len(second)))
     return bisect_left(lengths, True, key=lambda n: first[: n + 1] != second[: n + 1])
 

@@ -329,6 +329,7 @@ class ProgramSession:
         await asyncio.gather(self._task, return_exceptions=True)
 
     def _report_end(self, step: _Step, report: JsonObject, seconds: float) -> ProgramEnd:
+        """Convert the report of a program to its end."""
         match report:
             case {
                 "code": int(code),
