@@ -269,6 +269,10 @@ def _counts(usage: models.JsonObject) -> Mapping[str, int]:
 class AnthropicReplyParser(ReplyParser):
     """Parses a message while it is received."""
 
+    is_over: bool
+    size: int
+    usage: models.Usage | None
+
     def __init__(self, offered: tuple[str, ...], credentials: Credentials) -> None:
         super().__init__(offered, credentials)
         self._stop_reason = ""

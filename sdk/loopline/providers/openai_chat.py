@@ -365,6 +365,10 @@ def usage_in(document: models.JsonObject, sent: str, written: str) -> models.Usa
 class ChatReplyParser(ReplyParser):
     """Parses a chat completion while it is received. Encrypted thinking is replayed unchanged to models of `family`."""
 
+    is_over: bool
+    size: int
+    usage: models.Usage | None
+
     def __init__(
         self, offered: tuple[str, ...], credentials: Credentials, thinking_field: str, family: str
     ) -> None:

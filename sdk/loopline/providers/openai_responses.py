@@ -152,6 +152,9 @@ def _encode_file(attached: models.Attached) -> Iterator[models.JsonObject]:
 class ResponsesReplyParser(ReplyParser):
     """Parses a response while it is received."""
 
+    size: int
+    usage: models.Usage | None
+
     def __init__(self, offered: tuple[str, ...], credentials: Credentials) -> None:
         super().__init__(offered, credentials)
         self._status = self._incomplete_reason = ""

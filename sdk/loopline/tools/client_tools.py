@@ -40,7 +40,7 @@ class RequestTool(RerunnableTool):
 
     def __init__(self, tool: ClientTool) -> None:
         self._tool = tool
-        self.shared_key = tool.name
+        self.shared_key: str = tool.name
         self.spec: ToolSpec = ToolSpec(
             name=tool.name, description=tool.description, parameters=tool.parameters
         )

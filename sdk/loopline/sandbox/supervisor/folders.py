@@ -29,7 +29,7 @@ class FolderEntry:
         self.name = name
         self.folder = folder
         self.status = status
-        self.is_folder = stat.S_ISDIR(status.st_mode)
+        self.is_folder: bool = stat.S_ISDIR(status.st_mode)
         self.problem = ""
 
 
