@@ -368,6 +368,11 @@ def _parse_tc(text: str) -> Ref | None:
 
 
 def _parse_fi(text: str) -> Ref | None:
+    """Parse the text after `fi:`, such as `turn_2.files/a.md@3#L1-L5`; None if it does not have this form.
+
+    Raises:
+        RefError: the span ends before its start, or an escape is not valid UTF-8.
+    """
     text, span = _split_span(text)
     text, version = _split_version(text)
     file = _FILE.match(text)

@@ -144,6 +144,7 @@ def _user_content(message: models.UserMessage) -> list[ai.UserContent]:
 
 
 def _file_content(message: models.UserMessage | models.ToolMessage) -> list[ai.UserContent]:
+    """Return the text of each attachment, and after it its data, if it has data; the text of the message is not included."""
     content = list[ai.UserContent]()
     for attached in message.attachments:
         content.append(attached.text)

@@ -271,9 +271,10 @@ def system_text(
     *,
     lean: bool = False,
 ) -> str:
-    """Return the system text of a loop: the instructions and the name of the bundle, the rules, the skills and the pages.
+    """Return the system text of a loop: the instructions, the bundle, the rules, the skills and the pages.
 
-    A `lean` loop has only the rule for citations, and only if it has tools.
+    `source` is the id of the bundle, or the path with which it was opened. Of the fixed rules a `lean` loop has only that for
+    citations, and only with tools. With `react.search_knowledge` in the tools, a rule says to search first.
     """
     rules = [_CITE] if lean and tools else [] if lean else [_CITE, _NOTES]
     if "react.search_knowledge" in tools:

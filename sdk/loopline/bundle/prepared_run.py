@@ -314,7 +314,11 @@ class PreparedRun(Struct, frozen=True, kw_only=True):
         agent: tuple[str, str] = ("", ""),
         tools: toolbox.ToolSet | None = None,
     ) -> timeline.TurnHeader:
-        """Return the header of the turn for a loop with these models, options and tools. `agent` is its name and digest."""
+        """Return the header of the turn for a loop with these models, options and tools. `agent` is its name and digest.
+
+        The first of `models` is the model, the others are its fallbacks. Only options that differ from the defaults are
+        stored, and of the tools only those that the client runs.
+        """
         first, *fallbacks = models
         return timeline.TurnHeader(
             bundle=self.services.bundle.id,

@@ -109,7 +109,10 @@ class TerminalChat(Chat):
 
     @contextmanager
     def _leave_on_sigterm(self) -> Generator[None]:
-        """Handle SIGTERM like Ctrl-D in the context, so the terminal is restored and the turn is stopped."""
+        """End the chat at SIGTERM as at Ctrl-D in this context, but with the exit code 143.
+
+        On a platform without signal handlers nothing is done.
+        """
         loop = asyncio.get_running_loop()
 
         def leave() -> None:

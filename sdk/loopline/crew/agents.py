@@ -214,10 +214,11 @@ def load_agents(folder: Path) -> list[Agent]:
 def read_agent(path: Path) -> Agent:
     """Return the agent in a file: a front matter between lines of `---`, then its instructions.
 
-    Without a name in the front matter the agent has the name of the file.
+    Without a name in the front matter the agent has the name of the file, without its extension.
 
     Raises:
-        BundleError: the file does not define an agent; the message has its path and line.
+        BundleError: the file does not define an agent, or has an unknown key; the message has its path and line.
+        OSError: the file cannot be read.
     """
     try:
         text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")

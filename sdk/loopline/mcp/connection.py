@@ -247,10 +247,13 @@ class McpConnection:
         on_progress: Callable[[str], None],
         on_question: AskPerson,
     ) -> McpResult:
-        """Call a tool. The server may ask the user questions, and cancelling this method cancels the call on the server.
+        """Call a tool, and start the server if it does not run.
+
+        The server may ask the user questions, and cancelling this method cancels the call on the server; the call has no
+        timeout. Secrets are removed from texts. A result that the server marks as an error is returned.
 
         Raises:
-            ToolError: the server cannot be started, ended, or sent an error or an invalid result.
+            ToolError: the server cannot be started, ended, or sent an error or a result that does not fit its schema.
         """
         session = await self.start()
         last = -PROGRESS_SECONDS

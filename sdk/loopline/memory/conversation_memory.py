@@ -325,10 +325,11 @@ class ConversationMemory:
         With an embedder, turns are also found in other words. If many texts have no vectors yet, the vectors are made in
         the background, and these texts are found by words until then. If the query has no words, the newest turns are
         returned. A phrase such as "the second turn" in the query selects turns by position. Only conversations of this
-        user in this project of this tenant are searched, without child runs.
+        user in this project of this tenant are searched, without child runs. New turns are indexed first.
 
         Raises:
-            LooplineError: a filter is not valid, or the scope is "conversation" and `conversation` is missing.
+            LooplineError: `limit` is below 1, the scope or a filter is not valid, or the scope is "conversation" and
+                `conversation` is missing.
             StoreError: the log or the index cannot be read.
         """
         owner = Owner(user=user, tenant=tenant, project=project)

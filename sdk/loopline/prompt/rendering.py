@@ -125,6 +125,10 @@ class RenderState:
     def _take_view(
         self, block: tl.Block, body: tl.Hide | tl.RangeSummary | tl.PlanHistory | tl.Feedback
     ) -> None:
+        """Store a hide by its ref, a summary by its seq, a plan history by the newest summary, and feedback in a list.
+
+        With a hide, the number of messages before the tail is stored, which it leaves unchanged.
+        """
         match body:
             case tl.Hide(path=path):
                 self._hides.setdefault(path, []).append((block.seq, body))

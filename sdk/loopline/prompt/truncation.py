@@ -80,9 +80,10 @@ def _replace_base64(value: Json, ref: str) -> Json:
 
 
 def old_result(text: str, ref: str, *, spanned: bool = True) -> str:
-    """Shorten a tool result of an old turn to 400 characters; in JSON, shorten texts, lists and objects instead.
+    """Shorten a tool result of an old turn to 400 characters; the lines that name its first sources are kept.
 
-    The lines that name sources are kept. See `truncate_text` for `spanned`.
+    In JSON, texts, lists and objects are shortened instead, and the whole to 4,000 characters. A note with `ref` follows what
+    is shortened. See `truncate_text` for `spanned`.
     """
     small = _small_structure(text)
     if small is None:

@@ -374,6 +374,13 @@ class ToolExecutor:
             await self._record_cancelled(parsed, elapsed_ms(self._clock, start))
 
     async def _run_to_end(self, parsed: CheckedCall, children: Children, start: float) -> None:
+        """Run the call; record a question as pending, and an exception of the tool as its failed result.
+
+        `start` is the time of the start, in seconds of a clock that only goes forward.
+
+        Raises:
+            StoreError: the log failed.
+        """
         call = parsed.call
         try:
             await self._run(parsed, children)

@@ -209,7 +209,10 @@ class ProxiedCalls:
         return await self._checker.check(parsed, guarded, approval=answer)
 
     async def _ask_user(self, call_id: str, ask: Ask, seconds: float) -> Json:
-        """Ask for the approval of a call, and return the answer; None if there is none in `seconds` seconds."""
+        """Record a question for the approval of a call, and return the user's answer; None after `seconds` seconds.
+
+        If the turn has no user, or `seconds` is not above 0, nothing is asked.
+        """
         recorder = self._recorder
         if not recorder.has_user or seconds <= 0:
             return None

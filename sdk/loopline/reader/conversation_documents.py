@@ -31,7 +31,11 @@ def block_row(block: tl.Block, digest: bytes) -> JsonObject:
 
 
 def document_heading(summary: tl.ConversationSummary, child_runs: Iterable[tl.Block]) -> JsonObject:
-    """Return the document of a conversation without `blocks`; `child_runs` are all its blocks of the type `run.child`."""
+    """Return the ids, the title, the times and the turn ids of a conversation, without its blocks.
+
+    `child_runs` are all its blocks of the type `run.child`; if there are any, `children_not_included` has the names of the
+    child conversations, in the order of their turns.
+    """
     children = dict.fromkeys(
         child.conversation
         for _, child in _CHILDREN.among(sorted(child_runs, key=lambda block: block.turn))

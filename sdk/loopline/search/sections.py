@@ -471,7 +471,11 @@ def chunk(path: str, text: str) -> list[Chunk]:
 
 @lru_cache(maxsize=REMEMBERED_PATHS)
 def kind_of(path: str) -> Kind:
-    """Return the kind of a file, judged by its path."""
+    """Return the kind of a file, judged by its path.
+
+    Vendored, translated and minified files are "other", then files of tests are "tests". The extension decides of the rest;
+    a file of settings, such as YAML, is "source".
+    """
     if _FAR.search(path):
         return "other"
     if _TESTS.search(path):

@@ -75,6 +75,11 @@ async def read_form(
 
 
 def _parse_message(form: FormData) -> bodies.MessageBody:
+    """Parse the one part `message` of a form; its files are read elsewhere.
+
+    Raises:
+        RequestValidationError: there is not exactly one such part, or it is not a valid message without attachments.
+    """
     texts = [value for value in form.getlist(MESSAGE) if isinstance(value, str)]
     if len(texts) != 1:
         raise _field_error(MESSAGE, "a form needs one message, as JSON")

@@ -155,6 +155,7 @@ class _Search:
         self._shift = 0
 
     def faults(self) -> list[Fault]:
+        """Search the whole chain, and return at most `FAULT_LIMIT` faults, in order. A chain cut off at its end has none there."""
         last = self._links[-1].seq if self._links else 0
         while self._position + self._shift <= last and len(self._faults) < FAULT_LIMIT:
             link = self._links_left.pop(self._position + self._shift, None)

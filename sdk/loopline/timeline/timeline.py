@@ -373,7 +373,11 @@ class Timeline:
         return [file for block, file in _FILES.among(self.blocks) if block.turn == number]
 
     def find(self, ref: Ref) -> Block | None:
-        """Return the block that a ref names, ignoring its span; None if this timeline does not have it."""
+        """Return the block that a ref names, ignoring its span; None if this timeline does not have it.
+
+        A ref without a number or version names the newest block of its turn. A ref of a kind that does not name blocks,
+        such as a skill, gives None.
+        """
         names = self._update_names()
         match ref:
             case SummaryRef(turn_id=turn_id, n=n):

@@ -107,7 +107,11 @@ class PatchTool(RerunnableTool):
     )
 
     def parse(self, arguments: JsonObject) -> tuple[bytes, str]:
-        """Return the patch in UTF-8, and the path, which may be empty."""
+        """Return the patch in UTF-8, and the path, empty if there is none.
+
+        Raises:
+            ToolError: the patch is missing, or the path is not one of the workspace.
+        """
         patch = parameters.text_argument(arguments, "patch")
         path = parameters.optional_text(arguments, "path")
         if path:

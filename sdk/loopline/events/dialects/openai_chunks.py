@@ -191,6 +191,10 @@ class TurnOutcomeFold:
         return None
 
     def _pause(self, pause: turns.TurnPaused) -> TurnOutcome:
+        """Return the calls for the client, and the other questions, which are also the content.
+
+        If the process of the turn ended, return the reason "interrupted" with an error.
+        """
         if pause.reason == "interrupted":
             text = "the server ended before the turn did"
             return TurnOutcome(content="", reason="interrupted", usage=self._usage, error=text)

@@ -208,7 +208,10 @@ def _tag_start() -> Walk[tuple[str, str]]:
 
 
 def _attributes(character: str) -> Walk[tuple[str, str]]:
-    """Read the attributes of an opening tag up to its unquoted `>`; return them and that character."""
+    """Read the attributes of an opening tag from `character` to its unquoted `>`; return them and that character.
+
+    The character is empty if the text ends first. The `/` of a tag without content is one of the attributes.
+    """
     attributes: list[str] = []
     quote = ""
     is_escaped = False
