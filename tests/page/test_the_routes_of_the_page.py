@@ -145,6 +145,16 @@ def test_a_server_that_only_reads_refuses_messages(client: httpx2.Client) -> Non
     assert client.get(f"{HERE}/window").json()["head"] == 57
 
 
+def test_a_server_that_only_reads_refuses_the_requests_of_openais_api(
+    client: httpx2.Client,
+) -> None:
+    answers = [
+        client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "hi"}]}),
+        client.post("/v1/responses", json={"input": "hi"}),
+    ]
+    assert [answer.status_code for answer in answers] == [409, 409]
+
+
 def test_a_ref_is_read_without_a_bundle(client: httpx2.Client) -> None:
     refs = ["ar:turn_1.user.prompt", "so:sources_pool[1]"]
     items = client.post(f"{HERE}/read", json={"refs": refs}).json()["items"]
