@@ -128,6 +128,11 @@ async def test_a_task_and_its_harness_may_exchange_more_objects_than_were_signed
     assert end.user_out == "".join(f"{n} shop.find {n}\n" for n in range(12))
 
 
+def test_a_task_with_fewer_than_two_addresses_at_a_time_is_refused() -> None:
+    with pytest.raises(PropertyError, match="write 2 or more"):
+        dataclasses.replace(TASKS, signed_ahead=1)
+
+
 class MeasuredBucket(Aws):
     """An S3 that counts the bytes of each object which a task has written."""
 

@@ -239,7 +239,7 @@ class FargateSettings:
 
     If the harness ends, its task ends `orphan_seconds` after the time limit of the program. `poll_seconds` is the time
     between two requests for the state of a task, `look_seconds` that between two requests for a new object, and
-    `signed_ahead` the number of addresses that are signed at a time, at least 2: a task keeps one for its end.
+    `signed_ahead` the number of addresses that are signed at a time.
     """
 
     cluster: str = ""
@@ -257,6 +257,17 @@ class FargateSettings:
     orphan_seconds: int = 60
     look_seconds: float = 0.3
     signed_ahead: int = 32
+
+    def __post_init__(self) -> None:
+        """Check `signed_ahead`.
+
+        Raises:
+            PropertyError: the number is below 2, so that a task would wait for its next address for ever.
+        """
+        if self.signed_ahead < 2:
+            raise PropertyError(
+                f"signed_ahead is {self.signed_ahead}: a task keeps one address for its end, so write 2 or more"
+            )
 
     def bucket(self, execution: str) -> Bucket:
         """Return the bucket and prefix for the objects of an execution.
