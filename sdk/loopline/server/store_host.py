@@ -38,7 +38,9 @@ class StoreHost(BundleHost):
     """A host without bundles over a store, of which it changes nothing."""
 
     def __init__(self, store: ReadableStore, settings: ServerSettings, *, clock: Clock) -> None:
-        super().__init__((), settings, clock=clock)
+        super().__init__(
+            (), settings, clock=clock, auth=None, store=None, model=None, properties=None
+        )
         self._reading = store
         self._opened: AsyncExitStack | None = None
 
