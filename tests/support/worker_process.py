@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from loopline import Bundle, Harness, LooplineError, ToolContext, tool
@@ -85,8 +85,11 @@ async def put_back_dead_letters(harness: Harness) -> None:
         for turn in open_now:
             if turn.state == "dead":
                 key = turn.conversation
-                with suppress(LooplineError):  # the next message of the conversation has ended it
+                try:
                     await harness.conversation(key.name, tenant=key.tenant).retry()
+                except LooplineError as error:
+                    if "cut off too often" not in str(error):  # the next message has ended it
+                        raise
         await asyncio.sleep(0.2)
 
 
