@@ -68,6 +68,11 @@ async def ready(
     return space
 
 
+def test_an_embedder_without_a_store_for_its_vectors_is_refused() -> None:
+    with pytest.raises(KnowledgeError, match="pass vectors="):
+        KnowledgeSpace(MemoryRepository(), FtsIndexes(), embedder=SharedEmbedder(WordEmbedder))
+
+
 async def test_a_passage_is_found_and_its_ref_reads_the_same_text(
     writer: Writer, indexes: IndexStore
 ) -> None:

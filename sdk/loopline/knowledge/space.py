@@ -609,7 +609,12 @@ class KnowledgeSpace:
             clock: the clock of durations.
             embedder: makes vectors of passages and queries; it is not closed. Without it only words are searched.
             vectors: the store of vectors, which an embedder needs.
+
+        Raises:
+            KnowledgeError: there is an embedder, but no store for its vectors.
         """
+        if embedder is not None and vectors is None:
+            raise KnowledgeError("an embedder needs a store for its vectors: pass vectors=")
         self.config: KnowledgeConfig = config or KnowledgeConfig()
         named = repository if isinstance(repository, Mapping) else {"": repository}
         self._spaces: dict[str, RepositorySpace] = {
