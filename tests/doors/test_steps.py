@@ -4,56 +4,44 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from loopline import timeline as tl
 from loopline.cli.turn_display import Step, Steps, step_line, take_finished_steps
 from loopline.events import Delta
-from loopline.timeline import (
-    Block,
-    Body,
-    Decision,
-    Exit,
-    Moment,
-    Plan,
-    Plans,
-    RoundStart,
-    ToolCalled,
-    ToolResult,
-    plan,
-)
 from tests.support.round_starts import round_start
 
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
-STEPS = plan.new(Plans(), "p1", ["look", "answer"], Moment(BEGINNING, "turn_1"))[0]
+STEPS = tl.plan.new(tl.Plans(), "p1", ["look", "answer"], tl.Moment(BEGINNING, "turn_1"))[0]
 
 
-def acknowledged(notes: str) -> Plan:
-    snapshot = plan.acknowledge(STEPS, notes, Moment(BEGINNING, "turn_1"))
+def acknowledged(notes: str) -> tl.Plan:
+    snapshot = tl.plan.acknowledge(STEPS, notes, tl.Moment(BEGINNING, "turn_1"))
     assert snapshot is not None
-    return Plan(snapshot=snapshot)
+    return tl.Plan(snapshot=snapshot)
 
 
-def start() -> RoundStart:
+def start() -> tl.RoundStart:
     return round_start(model="scripted")
 
 
-def decided(calls: int = 0) -> Decision:
-    return Decision(model="scripted", stop_reason="stop", calls=calls)
+def decided(calls: int = 0) -> tl.Decision:
+    return tl.Decision(model="scripted", stop_reason="stop", calls=calls)
 
 
-def called(call_id: str, tool: str = "shop.find", **arguments: str) -> ToolCalled:
-    return ToolCalled(call_id=call_id, tool=tool, arguments={**arguments})
+def called(call_id: str, tool: str = "shop.find", **arguments: str) -> tl.ToolCalled:
+    return tl.ToolCalled(call_id=call_id, tool=tool, arguments={**arguments})
 
 
-def came(call_id: str, tool: str = "shop.find", found: int | None = None) -> ToolResult:
-    return ToolResult(call_id=call_id, tool=tool, text="tea", elapsed_ms=4.0, found=found)
+def came(call_id: str, tool: str = "shop.find", found: int | None = None) -> tl.ToolResult:
+    return tl.ToolResult(call_id=call_id, tool=tool, text="tea", elapsed_ms=4.0, found=found)
 
 
-def folded(*bodies: Body | tuple[int, Body]) -> Steps:
+def folded(*bodies: tl.Body | tuple[int, tl.Body]) -> Steps:
     """The steps after these bodies, a millisecond apart; a body alone is of the first round."""
     steps = Steps()
     for number, item in enumerate(bodies):
         round_, body = item if isinstance(item, tuple) else (1, item)
         ts = BEGINNING + timedelta(milliseconds=number)
-        block = Block(seq=number + 1, turn=1, round=round_, n=1, ts=ts, term=1, body=body)
+        block = tl.Block(seq=number + 1, turn=1, round=round_, n=1, ts=ts, term=1, body=body)
         steps.take(block)
     return steps
 
@@ -64,7 +52,7 @@ def test_a_call_without_a_plan_is_a_step_of_its_own() -> None:
 
 
 def test_a_call_that_was_approved_with_other_arguments_shows_those() -> None:
-    result = ToolResult(call_id="c1", tool="shop.find", text="tea", ran_with={"name": "oolong"})
+    result = tl.ToolResult(call_id="c1", tool="shop.find", text="tea", ran_with={"name": "oolong"})
     (step,) = folded(start(), decided(1), called("c1", name="tea"), result).steps
     assert step.text == 'shop.find(name="oolong")'
 
@@ -75,14 +63,14 @@ def test_a_call_is_at_work_until_it_has_come_back() -> None:
 
 
 def test_a_call_that_failed_says_why() -> None:
-    failed = ToolResult(call_id="c1", tool="shop.find", text="no\ntea", status="error")
+    failed = tl.ToolResult(call_id="c1", tool="shop.find", text="no\ntea", status="error")
     (step,) = folded(start(), decided(1), called("c1"), failed).steps
     assert step_line(step).plain == "✗ shop.find() · no tea · 0.0 ms"
 
 
 def test_calls_belong_to_the_step_that_is_worked_on() -> None:
     steps = folded(
-        Plan(snapshot=STEPS),
+        tl.Plan(snapshot=STEPS),
         acknowledged("… [1] looking"),
         called("c1"),
         called("c2"),
@@ -97,32 +85,32 @@ def test_calls_belong_to_the_step_that_is_worked_on() -> None:
 
 
 def test_a_plan_without_marks_is_worked_on_from_its_beginning() -> None:
-    steps = folded(start(), Plan(snapshot=STEPS), called("c1"), came("c1"))
+    steps = folded(start(), tl.Plan(snapshot=STEPS), called("c1"), came("c1"))
     assert [step.status for step in steps.steps] == ["in_progress", "pending"]
     assert steps.steps[0].tool == "shop.find"
 
 
 def test_the_call_that_makes_the_plan_is_not_shown() -> None:
-    steps = folded(called("c1", "react.plan"), came("c1", "react.plan"), Plan(snapshot=STEPS))
+    steps = folded(called("c1", "react.plan"), came("c1", "react.plan"), tl.Plan(snapshot=STEPS))
     assert [step.text for step in steps.steps] == ["look", "answer"]
 
 
 def test_a_step_that_needed_no_tool_was_the_models_own() -> None:
     steps = folded(
-        Plan(snapshot=STEPS),
+        tl.Plan(snapshot=STEPS),
         called("c1"),
         came("c1"),
         start(),
         decided(),
         acknowledged("✓ [1] looked\n✓ [2] answered"),
-        Exit(reason="complete"),
+        tl.Exit(reason="complete"),
     )
     assert [(step.tool, step.ms) for step in steps.steps] == [("shop.find", 4.0), ("scripted", 2.0)]
 
 
 def test_rounds_add_up_and_calls_at_once_do_not() -> None:
     steps = folded(
-        Plan(snapshot=STEPS),
+        tl.Plan(snapshot=STEPS),
         (1, called("c1")),
         (1, called("c2")),
         came("c1"),
@@ -134,11 +122,15 @@ def test_rounds_add_up_and_calls_at_once_do_not() -> None:
 
 
 def test_steps_of_a_plan_that_was_given_up_are_left_out() -> None:
-    plans = plan.fold([STEPS])
-    moment = Moment(BEGINNING, "turn_1")
-    old, new = plan.replace_with(plans, "p1", "p2", ["ask"], moment)
+    plans = tl.plan.fold([STEPS])
+    moment = tl.Moment(BEGINNING, "turn_1")
+    old, new = tl.plan.replace_with(plans, "p1", "p2", ["ask"], moment)
     steps = folded(
-        Plan(snapshot=STEPS), called("c1"), came("c1"), Plan(snapshot=old), Plan(snapshot=new)
+        tl.Plan(snapshot=STEPS),
+        called("c1"),
+        came("c1"),
+        tl.Plan(snapshot=old),
+        tl.Plan(snapshot=new),
     )
     assert [step.text for step in steps.steps] == ["look", "ask"]
 
@@ -159,5 +151,5 @@ def test_an_answer_on_its_way_is_seen_until_it_is_void() -> None:
 
 
 def test_a_turn_that_is_over_has_nothing_at_work() -> None:
-    steps = folded(start(), Plan(snapshot=STEPS), Exit(reason="stopped"))
+    steps = folded(start(), tl.Plan(snapshot=STEPS), tl.Exit(reason="stopped"))
     assert [step.status for step in steps.steps] == ["pending", "pending"]

@@ -23,6 +23,7 @@ from loopline import (
     TurnResult,
     tool,
 )
+from loopline import timeline as tl
 from loopline.bundle import Setting
 from loopline.conversations import Conversation
 from loopline.errors import (
@@ -42,16 +43,6 @@ from loopline.react import Limits
 from loopline.react.model_requests import RetryPolicy
 from loopline.testing import Call, Fail, FakeClock, Refuse, Say, ScriptedModel, Wait
 from loopline.testing.scripted import CapabilityChoices, Entry
-from loopline.timeline import (
-    Decision,
-    MemoryLog,
-    ModelSwitched,
-    Notice,
-    RoundStart,
-    ToolsSelected,
-    TurnHeader,
-    UserPrompt,
-)
 from tests.support.crashing_log import Crashed, CrashingLog
 from tests.support.scripted_conversation import talking
 from tests.support.workbench import THIRTEEN, at_work, bodies, heard, said, workbench
@@ -69,9 +60,9 @@ async def test_after_a_refusal_the_next_model_is_asked_the_same_and_stays_for_th
     first, second = one([Refuse(), "Mine again."]), two([Call("w.look"), "Tea.", "Not asked."])
     async with at_work((first, second)) as talk:
         result = await talk.say("go")
-        (switched,) = await bodies(talk, ModelSwitched)
+        (switched,) = await bodies(talk, tl.ModelSwitched)
         later = await talk.say("and now?")
-        models = [start.model for start in await bodies(talk, RoundStart)]
+        models = [start.model for start in await bodies(talk, tl.RoundStart)]
     assert (result.answer, result.rounds, later.answer) == ("Tea.", 2, "Mine again.")
     assert (switched.model, switched.to, switched.why) == ("one", "two", "refusal")
     assert first.requests[0].messages == second.requests[0].messages
@@ -83,8 +74,8 @@ async def test_a_model_that_cannot_be_asked_gives_way_for_one_request() -> None:
     second = two([Call("w.look")])
     async with at_work((first, second)) as talk:
         result = await talk.say("go")
-        switched = await bodies(talk, ModelSwitched)
-        deciders = [decision.model for decision in await bodies(talk, Decision)]
+        switched = await bodies(talk, tl.ModelSwitched)
+        deciders = [decision.model for decision in await bodies(talk, tl.Decision)]
     assert (result.answer, deciders) == ("Done.", ["two", "one"])
     assert [(item.why, item.text) for item in switched] == [("unavailable", "busy")]
 
@@ -96,8 +87,8 @@ async def test_a_refusal_behind_a_busy_model_leads_to_the_one_after_it_for_the_r
     third = ScriptedModel([Call("w.look"), "Tea."], name="three")
     async with at_work((first, second, third)) as talk:
         answers = [(await talk.say("go")).answer, (await talk.say("and now?")).answer]
-        switched = await bodies(talk, ModelSwitched)
-        models = [start.model for start in await bodies(talk, RoundStart)]
+        switched = await bodies(talk, tl.ModelSwitched)
+        models = [start.model for start in await bodies(talk, tl.RoundStart)]
     assert answers == ["Tea.", "Mine."]
     assert [(item.why, item.place) for item in switched] == [("unavailable", 1), ("refusal", 2)]
     assert models == ["one", "two", "three", "three", "one"]
@@ -107,7 +98,7 @@ async def test_no_model_reads_that_another_refused() -> None:
     second = two(["Tea."])
     async with at_work((one([Refuse()]), second)) as talk:
         await talk.say("go")
-        assert await bodies(talk, Notice) == []
+        assert await bodies(talk, tl.Notice) == []
     assert "refus" not in str(second.requests[0])
 
 
@@ -127,7 +118,7 @@ async def test_with_chain_first_every_request_is_made_of_the_first(entry: Entry)
     second = two(["Tea."])
     async with at_work((one([entry]), second), workbench(chain="first")) as talk:
         assert not (await talk.say("go")).ok
-        assert await bodies(talk, ModelSwitched) == []
+        assert await bodies(talk, tl.ModelSwitched) == []
     assert second.requests == []
 
 
@@ -143,7 +134,7 @@ async def test_another_model_is_an_epoch_of_its_own_and_speaks_its_own_protocol(
     second = two([Call("w.look"), "Tea."], tool_call=False)
     async with at_work((one([Refuse()]), second)) as talk:
         assert (await talk.say("go")).answer == "Tea."
-        starts = await bodies(talk, RoundStart)
+        starts = await bodies(talk, tl.RoundStart)
     assert [(item.model, item.protocol) for item in starts] == [
         ("one", "native"),
         ("two", "tagged"),
@@ -173,12 +164,12 @@ async def test_an_attempt_that_was_refused_counts_among_what_the_turn_used_and_i
 async def test_the_header_names_the_whole_chain() -> None:
     async with at_work((one(["Tea."]), two([]))) as talk:
         await talk.say("go")
-        (header,) = await bodies(talk, TurnHeader)
+        (header,) = await bodies(talk, tl.TurnHeader)
     assert (header.model, header.then) == ("one", ("two",))
 
 
 async def test_a_turn_that_is_carried_on_stays_with_the_model_that_a_refusal_led_to() -> None:
-    log = CrashingLog(MemoryLog(FakeClock()), 6)
+    log = CrashingLog(tl.MemoryLog(FakeClock()), 6)
     script: list[Entry] = [Call("w.look"), "Tea."]
     with pytest.raises(Crashed):
         async with at_work((one([Refuse()]), two(script)), store=log) as talk:
@@ -187,7 +178,7 @@ async def test_a_turn_that_is_carried_on_stays_with_the_model_that_a_refusal_led
     first, second = one(["Not I."]), two(["Tea."])
     async with at_work((first, second), store=log) as talk:
         assert (await talk.resume()).answer == "Tea."
-        models = [start.model for start in await bodies(talk, RoundStart)]
+        models = [start.model for start in await bodies(talk, tl.RoundStart)]
     assert first.requests == []
     assert models[0] == "one"
     assert set(models[1:]) == {"two"}
@@ -216,7 +207,7 @@ async def test_a_function_may_give_a_chain_for_each_run() -> None:
 async def test_model_strings_may_be_several() -> None:
     async with Harness.open(workbench(), store="memory:", model="offline, offline") as harness:
         await (talk := harness.conversation("c")).say("go")
-        (header,) = await bodies(talk, TurnHeader)
+        (header,) = await bodies(talk, tl.TurnHeader)
     assert (header.model, header.then) == ("offline", ("offline",))
 
 
@@ -276,7 +267,7 @@ async def test_what_may_be_answered_later_is_asked_again(error: ModelError) -> N
     model = ScriptedModel([Fail(error), Fail(error), "Tea."])
     async with at_work(model) as talk:
         result = await talk.say("go")
-        (decision,) = await bodies(talk, Decision)
+        (decision,) = await bodies(talk, tl.Decision)
     assert (result.answer, result.rounds, decision.attempt) == ("Tea.", 1, 3)
     assert len({id(request) for request in model.requests}) == 1
 
@@ -311,7 +302,7 @@ async def test_the_next_model_is_asked_when_the_attempts_are_over() -> None:
     first = ScriptedModel([Fail(ModelOverloaded("busy"))] * 4, name="one")
     async with at_work((first, ScriptedModel(["Tea."], name="two"))) as talk:
         assert (await talk.say("go")).answer == "Tea."
-        (switched,) = await bodies(talk, ModelSwitched)
+        (switched,) = await bodies(talk, tl.ModelSwitched)
     assert (switched.why, len(first.requests)) == ("unavailable", 4)
 
 
@@ -368,7 +359,7 @@ def bundle(role: str | None = None) -> Bundle:
 
 
 async def chains(talk: Conversation) -> list[list[str]]:
-    return [[header.model, *header.then] for header in await bodies(talk, TurnHeader)]
+    return [[header.model, *header.then] for header in await bodies(talk, tl.TurnHeader)]
 
 
 @pytest.mark.parametrize(
@@ -425,7 +416,7 @@ async def test_tools_are_chosen_by_the_fast_model_where_there_is_one() -> None:
     async with opened as harness:
         talk = harness.conversation("c")
         await talk.say("go")
-        (chosen,) = await bodies(talk, ToolsSelected)
+        (chosen,) = await bodies(talk, tl.ToolsSelected)
     assert (chosen.model, "w.look" in chosen.names, "w.big" in chosen.names) == (
         "quick",
         True,
@@ -445,9 +436,9 @@ def sent(model: ScriptedModel) -> list[ModelSettings | None]:
     return [request.options.settings for request in model.requests]
 
 
-async def rounds(conversation: Conversation[Any]) -> list[RoundStart]:
+async def rounds(conversation: Conversation[Any]) -> list[tl.RoundStart]:
     bodies = [block.body for block in await conversation.blocks()]
-    return [body for body in bodies if isinstance(body, RoundStart)]
+    return [body for body in bodies if isinstance(body, tl.RoundStart)]
 
 
 class Layered(BaseWorkflow):
@@ -588,7 +579,7 @@ async def test_a_message_in_the_queue_keeps_its_settings() -> None:
         asked = [
             (block.body.text, restored(block.body))
             for block in await conversation.blocks()
-            if isinstance(block.body, UserPrompt)
+            if isinstance(block.body, tl.UserPrompt)
         ]
         answered = await rounds(conversation)
     assert sorted(asked) == [("One?", 0.1), ("Three?", None), ("Two?", 0.2)]
@@ -596,7 +587,7 @@ async def test_a_message_in_the_queue_keeps_its_settings() -> None:
     assert temperatures == [temperature for _, temperature in asked]
 
 
-def restored(body: UserPrompt | RoundStart) -> object:
+def restored(body: tl.UserPrompt | tl.RoundStart) -> object:
     return body.settings.get("temperature")
 
 
@@ -613,7 +604,7 @@ SETTINGS = ModelSettings(temperature=0.4, seed=3, stop=["END"], extra_headers={"
 async def test_a_turn_that_was_cut_off_goes_on_with_the_settings_of_its_message(
     appends: int,
 ) -> None:
-    bundle, memory = Bundle(id="tea", tools=[look]), MemoryLog(FakeClock())
+    bundle, memory = Bundle(id="tea", tools=[look]), tl.MemoryLog(FakeClock())
     first = ScriptedModel([Call("tea.look"), "Tea."], strict=False)
     with pytest.raises(Crashed):
         async with talking(first, bundle=bundle, store=CrashingLog(memory, appends)) as talk:

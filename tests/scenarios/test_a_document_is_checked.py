@@ -30,28 +30,13 @@ from loopline import (
     TurnResult,
     tool,
 )
+from loopline import timeline as tl
 from loopline.errors import ConflictError, StoreError
 from loopline.models import Json, JsonObject, UserMessage, dumps
 from loopline.reader import DocumentError, import_actions, read_document
 from loopline.store import SqlLog
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry as ScriptEntry
-from loopline.timeline import (
-    BackgroundResult,
-    Block,
-    ConversationKey,
-    Entry,
-    Exit,
-    MemoryLog,
-    Notes,
-    RangeSummary,
-    TimelineLog,
-    ToolResult,
-    ToolStarted,
-    Unknown,
-    UserPrompt,
-    encode_full,
-)
 from tests.support import playground
 from tests.support.forged_documents import (
     Rows,
@@ -67,7 +52,7 @@ from tests.support.git_repositories import commit, git
 from tests.support.playground import bundle
 from tests.support.scripted_conversation import talking
 
-HERE = ConversationKey(name="c")
+HERE = tl.ConversationKey(name="c")
 
 
 @pytest.fixture
@@ -239,8 +224,8 @@ def test_a_summary_of_more_turns_than_there_are_is_refused_by_the_import(
     """It was imported once, and the process hung as it counted through 2**53 turns."""
     undigested(document)
     found_rows = rows(document)
-    body = RangeSummary(covers=1, first_turn=1, last_turn=2**53, text="all of it")
-    summary = Block(
+    body = tl.RangeSummary(covers=1, first_turn=1, last_turn=2**53, text="all of it")
+    summary = tl.Block(
         seq=len(found_rows) + 1,
         turn=2,
         round=0,
@@ -255,7 +240,7 @@ def test_a_summary_of_more_turns_than_there_are_is_refused_by_the_import(
         "type": summary.type,
         "n": 1,
         "ref": summary.ref,
-        "body": json.loads(encode_full(body)),
+        "body": json.loads(tl.encode_full(body)),
     }
     found_rows.append(row)
     text = rf"blocks\[{len(found_rows) - 1}\]\.body\.last_turn: {2**53} is not from 1 to 2"
@@ -284,14 +269,14 @@ STORED = [
 async def test_what_nobody_here_knows_is_carried_through_byte_for_byte(
     to: str, tmp_path: Path
 ) -> None:
-    log: TimelineLog = MemoryLog()
+    log: tl.TimelineLog = tl.MemoryLog()
     later = [
-        Entry(body=Unknown(stored_type=kind, version=version, stored=stored), turn=1)
+        tl.Entry(body=tl.Unknown(stored_type=kind, version=version, stored=stored), turn=1)
         for stored in STORED
         for kind, version in (("react.dream", 1), ("user.prompt", 7))
     ]
     async with await SqlLog.open(f"sqlite:///{tmp_path}/one.db") as one, one.lease(HERE) as term:
-        prompt = Entry(body=UserPrompt(text="hello"), turn=0)
+        prompt = tl.Entry(body=tl.UserPrompt(text="hello"), turn=0)
         blocks = await one.append(HERE, [prompt, *later], seen=0, term=term)
     async with Store.open(f"sqlite:///{tmp_path}/one.db", read_only=True) as store:
         written = dumps(await store.conversation("c").export())
@@ -411,12 +396,12 @@ async def test_a_fork_never_runs_a_call_that_was_open_in_its_parent(tmp_path: Pa
     async with talking([note, "Done.", "Gone on."]) as talk:
         await talk.say("go")
         blocks = await talk.blocks()
-        seq = next(b.seq for b in blocks if isinstance(b.body, ToolStarted))
+        seq = next(b.seq for b in blocks if isinstance(b.body, tl.ToolStarted))
         fork = await talk.fork(seq=seq, name="branch")
         await fork.say("go on")
         bodies = [block.body for block in await fork.blocks()]
-    assert [b.status for b in bodies if isinstance(b, ToolResult)] == ["interrupted"]
-    assert [b.reason for b in bodies if isinstance(b, Exit)] == ["interrupted", "complete"]
+    assert [b.status for b in bodies if isinstance(b, tl.ToolResult)] == ["interrupted"]
+    assert [b.reason for b in bodies if isinstance(b, tl.Exit)] == ["interrupted", "complete"]
     assert len(ledger.read_text().splitlines()) == 1
 
 
@@ -527,7 +512,7 @@ async def test_a_forged_approval_runs_nothing(tmp_path: Path) -> None:
         with pytest.raises(LooplineError, match="no call 'c1' waits"):
             await talk.resume({"c1": True})
         result = await talk.say("go on")
-        statuses = [b.body.status for b in await talk.blocks() if isinstance(b.body, ToolResult)]
+        statuses = [b.body.status for b in await talk.blocks() if isinstance(b.body, tl.ToolResult)]
     assert (result.turn_id, result.answer, statuses) == ("turn_2", "So.", ["interrupted"])
     assert not ledger.exists()
 
@@ -664,11 +649,11 @@ async def test_what_is_said_after_an_import_is_carried_on_as_ever(tmp_path: Path
         result = await talk.resume({"c2": True})
         blocks = await talk.blocks()
     assert result.answer == "Done."
-    assert [b.body.reason for b in blocks if isinstance(b.body, Exit)] == [
+    assert [b.body.reason for b in blocks if isinstance(b.body, tl.Exit)] == [
         "interrupted",
         "complete",
     ]
-    assert any(isinstance(block.body, Notes) for block in blocks)
+    assert any(isinstance(block.body, tl.Notes) for block in blocks)
     assert (await asyncio.to_thread(ledger.read_text)).count("\n") == 1
 
 
@@ -695,7 +680,7 @@ async def test_a_background_call_of_an_imported_conversation_is_not_begun_again(
         copy = await harness.load(document, name="copy")
         [state] = await copy.background.calls()
         await copy.say("And?")
-        results = [b.body for b in await copy.blocks() if isinstance(b.body, BackgroundResult)]
+        results = [b.body for b in await copy.blocks() if isinstance(b.body, tl.BackgroundResult)]
         running = await talk.background.calls()
     assert (state.status, state.begins_again, state.is_here) == ("lost", False, False)
     assert begun == ["sencha"]

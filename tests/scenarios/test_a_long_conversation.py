@@ -8,20 +8,12 @@ from pathlib import Path
 import pytest
 
 from loopline import Harness
+from loopline import timeline as tl
 from loopline.errors import ModelError
 from loopline.models import ModelRegistry
 from loopline.prompt import ModelRequest, past_requests
 from loopline.prompt.caching import AnthropicCache, CacheRules, OpenAICache, simulate
 from loopline.testing import Say, ScriptedModel
-from loopline.timeline import (
-    Block,
-    Completion,
-    RangeSummary,
-    RoundStart,
-    Timeline,
-    ToolResult,
-    UserPrompt,
-)
 from tests.support.examples import sampled
 from tests.support.playground import bundle as playground
 from tests.support.recall_probe import OUTPUT_LIMIT, WINDOW, Lived, live
@@ -35,15 +27,15 @@ def lived() -> Lived:
 
 
 def test_no_request_exceeds_the_budget_though_much_more_was_said(lived: Lived) -> None:
-    sent = [block.body.tokens for block in lived.blocks if isinstance(block.body, RoundStart)]
+    sent = [block.body.tokens for block in lived.blocks if isinstance(block.body, tl.RoundStart)]
     assert max(sent) <= WINDOW - OUTPUT_LIMIT
     texts = [
         block.body.text
         for block in lived.blocks
-        if isinstance(block.body, UserPrompt | ToolResult | Completion)
+        if isinstance(block.body, tl.UserPrompt | tl.ToolResult | tl.Completion)
     ]
     assert sum(map(len, texts)) > 2 * 4 * (WINDOW - OUTPUT_LIMIT)
-    assert sum(isinstance(block.body, RangeSummary) for block in lived.blocks) >= 3
+    assert sum(isinstance(block.body, tl.RangeSummary) for block in lived.blocks) >= 3
 
 
 def test_the_last_prompt_has_each_fact_or_names_its_very_block(lived: Lived) -> None:
@@ -51,7 +43,7 @@ def test_the_last_prompt_has_each_fact_or_names_its_very_block(lived: Lived) -> 
 
 
 def test_every_request_is_rendered_again_as_it_was_sent(lived: Lived) -> None:
-    again = list(past_requests(Timeline(lived.blocks)))
+    again = list(past_requests(tl.Timeline(lived.blocks)))
     assert [item.inexact for item in again] == [""] * (2 * TURNS)
     decisions = [request for request in lived.requests if request.purpose == "decision"]
     assert [request.messages for request in again] == [decision.messages for decision in decisions]
@@ -63,7 +55,7 @@ def test_every_request_is_rendered_again_as_it_was_sent(lived: Lived) -> None:
 def test_what_a_request_held_is_read_from_the_cache_over_fifty_rounds(
     lived: Lived, rules: CacheRules
 ) -> None:
-    asked_past_requests = list(past_requests(Timeline(lived.blocks)))
+    asked_past_requests = list(past_requests(tl.Timeline(lived.blocks)))
     report = simulate((item.as_sent for item in _within_epochs(asked_past_requests)[:50]), rules)
     assert len(report.rows) == 50
     assert report.read_of_held >= 0.99
@@ -73,7 +65,7 @@ def test_what_a_request_held_is_read_from_the_cache_over_fifty_rounds(
 def test_every_cache_miss_of_the_whole_conversation_has_a_recorded_cause(
     lived: Lived, rules: CacheRules
 ) -> None:
-    asked_past_requests = list(past_requests(Timeline(lived.blocks)))
+    asked_past_requests = list(past_requests(tl.Timeline(lived.blocks)))
     report = simulate((item.as_sent for item in asked_past_requests), rules)
     missed = [miss for row in report.rows for miss in row.misses if miss.reason != "minimum"]
     assert missed
@@ -96,7 +88,7 @@ def held() -> int:
         ]
         fresh = {id(value): value for value in untracked if id(value) not in walked}
         walked |= fresh.keys()
-        blocks += sum(type(value) is Block for value in fresh.values())
+        blocks += sum(type(value) is tl.Block for value in fresh.values())
         if fresh:
             to_walk.append(list(fresh.values()))
     return blocks

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from loopline import Harness, LooplineError, Store
+from loopline import timeline as tl
 from loopline.errors import StoreBusy, StoreError
 from loopline.files import Attachment
 from loopline.models import JsonObject, dumps
@@ -20,23 +21,6 @@ from loopline.reader import ConversationReader, Reader, view_conversation
 from loopline.store import SqlLog
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry as ScriptEntry
-from loopline.timeline import (
-    NEW_TURN,
-    Block,
-    Body,
-    ConversationKey,
-    Entry,
-    Exit,
-    MemoryLog,
-    Notes,
-    Recorder,
-    RunChild,
-    Timeline,
-    TimelineLog,
-    ToolResult,
-    Unknown,
-    UserPrompt,
-)
 from tests.support.crashing_turns import CrashPoint, KillingLog
 from tests.support.echo_model import EchoModel
 from tests.support.playground import bundle
@@ -98,8 +82,8 @@ async def test_a_type_that_there_is_not_names_what_is_like_it_or_what_there_is(
 
 
 async def test_a_type_of_a_newer_loopline_can_be_asked_for(url: str) -> None:
-    key = ConversationKey(name="c")
-    later = Entry(body=Unknown(stored_type="react.dream", version=3, stored="{}"), turn=1)
+    key = tl.ConversationKey(name="c")
+    later = tl.Entry(body=tl.Unknown(stored_type="react.dream", version=3, stored="{}"), turn=1)
     async with await SqlLog.open(url) as log, log.lease(key) as term:
         *_, dreamt = await log.append(key, [later], seen=0, term=term)
     async with Store.open(url, read_only=True) as store:
@@ -127,17 +111,17 @@ async def test_numbers_below_nothing_and_moments_of_no_zone_are_errors(url: str)
 
 
 async def test_a_document_is_written_without_reading_all_blocks_at_once() -> None:
-    key, log = ConversationKey(name="c"), WidestRead()
+    key, log = tl.ConversationKey(name="c"), WidestRead()
     async with log.lease(key) as term:
         for number in (1, 2):
-            child = RunChild(call_id=f"c{number}", conversation=f"c~c{3 - number}")
-            bodies: list[Body] = [child, *(Notes(text=f"{at}") for at in range(1_500)), child]
-            prompt = Entry(body=UserPrompt(text="go"), turn=NEW_TURN)
+            child = tl.RunChild(call_id=f"c{number}", conversation=f"c~c{3 - number}")
+            bodies: list[tl.Body] = [child, *(tl.Notes(text=f"{at}") for at in range(1_500)), child]
+            prompt = tl.Entry(body=tl.UserPrompt(text="go"), turn=tl.NEW_TURN)
             await log.append(key, [prompt], seen=0)
-            entries = [Entry(body=body, turn=number) for body in bodies]
+            entries = [tl.Entry(body=body, turn=number) for body in bodies]
             await log.append(key, entries, seen=0, term=term)
 
-    async def reader(conversation: ConversationKey) -> Reader:
+    async def reader(conversation: tl.ConversationKey) -> Reader:
         return Reader(conversation=await view_conversation(log, conversation))
 
     conversation = ConversationReader(log, key, reader)
@@ -277,15 +261,15 @@ async def test_only_what_nobody_uses_is_forgotten_and_a_shown_part_after_its_for
 class BusyLog(KillingLog):
     """A log that is busy at some appends of a runner, and at the next look for what was said."""
 
-    def __init__(self, log: TimelineLog, busy_at: int = 0) -> None:
+    def __init__(self, log: tl.TimelineLog, busy_at: int = 0) -> None:
         super().__init__(log, CrashPoint())
         self.busy_at = busy_at
         self.looks = 0
         self.looked = asyncio.Event()
 
     async def append(
-        self, conversation: ConversationKey, entries: Sequence[Entry], **options: Any
-    ) -> Sequence[Block]:
+        self, conversation: tl.ConversationKey, entries: Sequence[tl.Entry], **options: Any
+    ) -> Sequence[tl.Block]:
         if options.get("term") is not None:
             self.busy_at -= 1
             if self.busy_at == 0:
@@ -293,8 +277,8 @@ class BusyLog(KillingLog):
         return await super().append(conversation, entries, **options)
 
     async def read(
-        self, conversation: ConversationKey, *, types: Sequence[str] = (), **options: Any
-    ) -> Sequence[Block]:
+        self, conversation: tl.ConversationKey, *, types: Sequence[str] = (), **options: Any
+    ) -> Sequence[tl.Block]:
         if "user.steer" in types:
             self.looks += 1
             if self.looks == 1:
@@ -305,18 +289,18 @@ class BusyLog(KillingLog):
 
 @pytest.mark.parametrize("busy_at", range(1, 7))
 async def test_a_turn_that_met_a_busy_store_is_carried_on(busy_at: int) -> None:
-    log, desk = BusyLog(MemoryLog(FakeClock()), busy_at), Desk()
+    log, desk = BusyLog(tl.MemoryLog(FakeClock()), busy_at), Desk()
     script = ScriptedModel([Call("w.write", path="a"), "Done.", "Done."], strict=False)
     async with at_work(script, workbench(desk), store=log) as talk:
         with pytest.raises(StoreBusy):
             await talk.say("go")
-        assert await bodies(talk, Exit) == []
+        assert await bodies(talk, tl.Exit) == []
         assert (await talk.resume()).answer == "Done."
     assert desk.began.count("a") <= 1
 
 
 async def test_a_steer_of_another_process_is_seen_although_the_store_was_busy_once() -> None:
-    log, desk = BusyLog(MemoryLog(FakeClock())), Desk()
+    log, desk = BusyLog(tl.MemoryLog(FakeClock())), Desk()
     model = ScriptedModel([Call("w.hang"), "The other way."])
     async with at_work(model, workbench(desk), store=log) as talk:
         turn = asyncio.ensure_future(talk.say("this way"))
@@ -328,20 +312,20 @@ async def test_a_steer_of_another_process_is_seen_although_the_store_was_busy_on
         async with other_harness as elsewhere:
             await elsewhere.conversation("c").steer("the other way")
         assert (await turn).answer == "The other way."
-        (cut,) = await bodies(talk, ToolResult)
+        (cut,) = await bodies(talk, tl.ToolResult)
     assert cut.status == "interrupted"
     assert "the other way" in shown(model.requests[1])
 
 
 async def test_nothing_is_recorded_in_a_turn_that_is_over() -> None:
-    log = MemoryLog(FakeClock())
+    log = tl.MemoryLog(FakeClock())
     async with at_work(["Done."], store=log) as talk:
         await talk.say("go")
         timeline = await talk.blocks()
         async with log.lease(talk.conversation) as term:
-            pen = Recorder(
+            pen = tl.Recorder(
                 log,
-                Timeline(timeline),
+                tl.Timeline(timeline),
                 conversation=talk.conversation,
                 uid="u",
                 turn=1,
@@ -350,5 +334,5 @@ async def test_nothing_is_recorded_in_a_turn_that_is_over() -> None:
                 listener=lambda block: None,
             )
             with pytest.raises(LooplineError, match="turn_1 has ended"):
-                await pen.record(Notes(text="late"))
+                await pen.record(tl.Notes(text="late"))
         assert await talk.blocks() == timeline

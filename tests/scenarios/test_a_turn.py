@@ -8,35 +8,13 @@ from typing import Any
 
 import pytest
 
-from loopline import BaseWorkflow, Bundle, LooplineError, TurnPayload, TurnResult
+from loopline import BaseWorkflow, Bundle, LooplineError, TurnPayload, TurnResult, models
+from loopline import timeline as tl
 from loopline.errors import AttachmentError
-from loopline.models import (
-    Capabilities,
-    Prompt,
-    ProtocolName,
-    Reply,
-    StopReason,
-    TextDelta,
-    ToolCall,
-    Usage,
-    UserMessage,
-)
 from loopline.prompt import replayed_rounds
 from loopline.react import Limits, PresetName, ReactStateV2, Reminder, Stop, channels, nodes
 from loopline.testing import Call, Fail, FakeClock, Say, ScriptedModel, ScriptError
 from loopline.testing.scripted import Entry
-from loopline.timeline import (
-    Block,
-    Completion,
-    Decision,
-    Draft,
-    Exit,
-    Notice,
-    PlanAck,
-    Timeline,
-    ToolResult,
-    ToolStarted,
-)
 from tests.support.scripted_conversation import talking
 from tests.support.workbench import (
     Desk,
@@ -82,7 +60,7 @@ async def test_only_reads_begin_without_a_start_block() -> None:
     script: list[Entry] = [Say("", Call("play.look"), Call("play.alone", text="x")), "Done."]
     async with talking(script) as talk:
         await talk.say("go")
-        assert [item.call_id for item in await bodies(talk, ToolStarted)] == ["c2"]
+        assert [item.call_id for item in await bodies(talk, tl.ToolStarted)] == ["c2"]
 
 
 async def test_in_the_json_protocol_tools_work_as_in_the_native_one() -> None:
@@ -96,7 +74,7 @@ async def test_in_the_json_protocol_tools_work_as_in_the_native_one() -> None:
     assert "play.look" in script.requests[0].system
     assert script.requests[0].options.json_object
     last = script.requests[-1].messages[-1]
-    assert isinstance(last, UserMessage)
+    assert isinstance(last, models.UserMessage)
     assert last.text == "[tc:turn_1.c1.result]\nseen tea"
 
 
@@ -104,7 +82,7 @@ async def test_at_the_limit_a_summary_stands_in_when_the_model_only_calls() -> N
     script: list[Entry] = [Call("play.look"), Call("play.look")]
     async with talking(script) as talk:
         result = await talk.say("go", max_iterations=1)
-        (answer,) = await bodies(talk, Completion)
+        (answer,) = await bodies(talk, tl.Completion)
     assert answer.flag == "summary"
     assert "play.look (c1): OK" in result.answer
 
@@ -112,7 +90,7 @@ async def test_at_the_limit_a_summary_stands_in_when_the_model_only_calls() -> N
 async def test_a_model_that_fails_ends_the_turn_with_what_was_done_and_the_reason() -> None:
     async with talking([Call("play.look"), Fail("no connection", after="Half an ans")]) as talk:
         result = await talk.say("go")
-        (end,) = await bodies(talk, Exit)
+        (end,) = await bodies(talk, tl.Exit)
     assert (result.exit_reason, result.ok) == ("error", False)
     assert "no connection" in result.error
     assert "play.look (c1): OK" in result.answer
@@ -146,7 +124,7 @@ async def test_a_cited_source_is_in_the_result_and_an_unknown_number_is_set_apar
     ]
     async with talking(script) as talk:
         result = await talk.say("go")
-        (answer,) = await bodies(talk, Completion)
+        (answer,) = await bodies(talk, tl.Completion)
     assert [source.url for source in result.sources] == ["https://b.org", "https://example.com/a"]
     assert (answer.sources_used, answer.unknown_sources) == ((2, 1), (9,))
 
@@ -158,8 +136,8 @@ async def test_notes_acknowledge_steps_of_the_current_plan() -> None:
     )
     async with talking(script) as talk:
         result = await talk.say("go")
-        acks = await bodies(talk, PlanAck)
-        [plan_state] = Timeline(await talk.blocks()).plans.latest.values()
+        acks = await bodies(talk, tl.PlanAck)
+        [plan_state] = tl.Timeline(await talk.blocks()).plans.latest.values()
     assert (result.answer, plan_state.status) == ("Here.", "complete")
     assert [ack.changes for ack in acks] == [{"1": "done"}, {"2": "done"}]
     assert "(current)\n□ [1] look\n□ [2] answer" in script.requests[1].tail
@@ -257,16 +235,16 @@ async def test_there_is_nothing_to_carry_on_when_every_turn_has_ended() -> None:
 async def test_channels_are_reduced_from_the_blocks_of_a_turn() -> None:
     script = ScriptedModel(
         [
-            Say("", Call("play.look"), usage=Usage(input_tokens=10, output_tokens=5)),
-            Say("Done.", usage=Usage(input_tokens=20, output_tokens=10)),
+            Say("", Call("play.look"), usage=models.Usage(input_tokens=10, output_tokens=5)),
+            Say("Done.", usage=models.Usage(input_tokens=20, output_tokens=10)),
         ]
     )
     async with talking(script) as talk:
         await talk.say("go")
         blocks = await talk.blocks()
     after_call = [block for block in blocks if block.seq <= 5]
-    waiting = channels(Timeline(after_call), 1)
-    ended_channels = channels(Timeline(blocks), 1)
+    waiting = channels(tl.Timeline(after_call), 1)
+    ended_channels = channels(tl.Timeline(blocks), 1)
     assert (waiting.turn, waiting.pending_tools) == (1, ("c1",))
     assert (ended_channels.turn, ended_channels.pending_tools, ended_channels.llm_response) == (
         2,
@@ -313,7 +291,7 @@ class Busy:
     """Takes its time for a call and then answers; `meanwhile` the user says more."""
 
     name = "busy"
-    capabilities = Capabilities()
+    capabilities = models.Capabilities()
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
@@ -321,16 +299,16 @@ class Busy:
         self.asked = asyncio.Event()
         self.said = asyncio.Event()
 
-    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+    async def stream(self, prompt: models.Prompt) -> AsyncIterator[models.TextDelta | models.Reply]:
         self.tails.append(prompt.tail)
         if len(self.tails) == 1:
             self.asked.set()
             await self.said.wait()
             self.clock.advance(95)
-            call = ToolCall(name="w.look", arguments={})
-            yield Reply(text="", calls=(call,), stop_reason="tool_use")
+            call = models.ToolCall(name="w.look", arguments={})
+            yield models.Reply(text="", calls=(call,), stop_reason="tool_use")
         else:
-            yield Reply(text="Done.")
+            yield models.Reply(text="Done.")
 
 
 async def test_how_long_the_turn_has_run_and_which_prompts_wait_is_told() -> None:
@@ -351,12 +329,12 @@ async def test_how_long_the_turn_has_run_and_which_prompts_wait_is_told() -> Non
         "[WAITING] ar:turn_2.user.prompt",
     ]
     assert "[WAITING]" not in model.tails[2]
-    assert [replayed_round.divergence for replayed_round in replayed_rounds(Timeline(blocks))] == [
-        None
-    ] * 3
+    assert [
+        replayed_round.divergence for replayed_round in replayed_rounds(tl.Timeline(blocks))
+    ] == [None] * 3
 
 
-def calls(number: int) -> list[ToolCall]:
+def calls(number: int) -> list[models.ToolCall]:
     return [Call("w.count", number=n) for n in range(1, number + 1)]
 
 
@@ -395,7 +373,7 @@ async def test_an_endless_caller_makes_as_many_decisions_as_the_preset_says(
 
 
 async def test_at_the_limit_a_summary_tells_how_each_call_ended() -> None:
-    used = Usage(input_tokens=10, output_tokens=5)
+    used = models.Usage(input_tokens=10, output_tokens=5)
     called = ("w.look", "w.fail", "w.nothing")
     model = ScriptedModel([Say("", Call(name), usage=used) for name in called])
     async with at_work(model) as talk:
@@ -415,7 +393,7 @@ async def test_at_the_limit_an_answer_is_asked_for_without_calls() -> None:
     model = ScriptedModel([*calls(2), "So far, two."])
     async with at_work(model) as talk:
         result = await talk.say("go", max_iterations=2)
-        (answer,) = await bodies(talk, Completion)
+        (answer,) = await bodies(talk, tl.Completion)
     assert (result.answer, result.exit_reason, answer.flag) == (
         "So far, two.",
         "max_iterations",
@@ -429,7 +407,7 @@ async def test_at_the_limit_an_answer_is_asked_for_without_calls() -> None:
 async def test_at_the_limit_all_that_was_collected_may_be_the_answer() -> None:
     async with at_work([Call("w.look", text=text) for text in ("tea", "cake", "pie")]) as talk:
         result = await talk.say("go", max_iterations=3, on_exhausted="partial")
-        (answer,) = await bodies(talk, Completion)
+        (answer,) = await bodies(talk, tl.Completion)
     assert [text in result.answer for text in ("seen tea", "seen cake", "seen pie")] == [True] * 3
     assert (answer.flag, result.exit_reason, result.error) == ("partial", "max_iterations", "")
 
@@ -460,7 +438,7 @@ async def test_without_early_stop_the_answer_of_the_last_round_counts() -> None:
     model = ScriptedModel(["One.", "Two.", "Three."])
     async with at_work(model) as talk:
         result = await talk.say("go", early_stop=False, max_iterations=3)
-        drafts = await bodies(talk, Draft)
+        drafts = await bodies(talk, tl.Draft)
     assert (result.answer, result.rounds, result.exit_reason) == ("Three.", 3, "complete")
     assert [draft.text for draft in drafts] == ["One.", "Two."]
     assert "this was round 1 of at least 3" in shown(model.requests[1])
@@ -475,14 +453,14 @@ async def test_when_its_time_is_over_a_turn_keeps_what_it_has() -> None:
     ]
     async with at_work(script, workbench(desk), clock=desk.clock) as talk:
         result = await talk.say("go", deadline_seconds=60)
-        cut = [result.status for result in await bodies(talk, ToolResult)]
+        cut = [result.status for result in await bodies(talk, tl.ToolResult)]
     assert result.exit_reason == "deadline"
     assert "w.look (c1): OK" in result.answer
     assert cut == ["ok", "stopped", "stopped"]
 
 
 async def test_nothing_is_asked_that_the_budget_does_not_cover() -> None:
-    dear = Usage(input_tokens=90_000, output_tokens=30_000)
+    dear = models.Usage(input_tokens=90_000, output_tokens=30_000)
     model = ScriptedModel([Say("", Call("w.look"), usage=dear)])
     async with at_work(model) as talk:
         result = await talk.say("go", max_tokens=100_000)
@@ -500,33 +478,33 @@ async def test_a_turn_that_is_stopped_keeps_what_it_has_and_leaves_nothing_runni
     ]
     async with at_work(script, workbench(desk)) as talk:
         async for event in talk.stream("go"):
-            if isinstance(event, Block) and isinstance(event.body, ToolStarted):
+            if isinstance(event, tl.Block) and isinstance(event.body, tl.ToolStarted):
                 await talk.stop()
-        stopped = [result.status for result in await bodies(talk, ToolResult)]
-        (end,) = await bodies(talk, Exit)
+        stopped = [result.status for result in await bodies(talk, tl.ToolResult)]
+        (end,) = await bodies(talk, tl.Exit)
         last = (await types(talk))[-1]
     assert (stopped, end.reason, last) == (["ok", "stopped", "stopped"], "stopped", "react.exit")
     assert asyncio.all_tasks() == before
 
 
 async def test_each_decision_says_why_the_model_stopped() -> None:
-    call = ToolCall(name="w.look", arguments={})
+    call = models.ToolCall(name="w.look", arguments={})
     model = Spoken(
-        Reply(calls=(call,), stop_reason="tool_use"),
-        Reply(text="It goes", stop_reason="length"),
-        Reply(text=" on.", stop_reason="stop"),
-        Reply(stop_reason="refusal"),
+        models.Reply(calls=(call,), stop_reason="tool_use"),
+        models.Reply(text="It goes", stop_reason="length"),
+        models.Reply(text=" on.", stop_reason="stop"),
+        models.Reply(stop_reason="refusal"),
     )
     async with at_work(model) as talk:
         first, second = await talk.say("go"), await talk.say("go")
-        reasons = [decision.stop_reason for decision in await bodies(talk, Decision)]
+        reasons = [decision.stop_reason for decision in await bodies(talk, tl.Decision)]
     assert reasons == ["tool_use", "length", "stop", "refusal"]
     assert (first.answer, second.exit_reason, second.ok) == ("It goes on.", "refused", False)
 
 
 async def test_usage_is_the_sum_over_all_requests_of_the_turn() -> None:
-    def used(given: int, made: int) -> Usage:
-        return Usage(input_tokens=given, output_tokens=made)
+    def used(given: int, made: int) -> models.Usage:
+        return models.Usage(input_tokens=given, output_tokens=made)
 
     model = ScriptedModel(
         [Say("", Call("w.look"), usage=used(10, 5)), Say("Brief.", usage=used(20, 10)),
@@ -535,13 +513,15 @@ async def test_usage_is_the_sum_over_all_requests_of_the_turn() -> None:
     )  # fmt: skip
     async with at_work(model) as talk:
         result = await talk.say("go", select_tools=True, answer_mode="synthesize")
-        decisions = await bodies(talk, Decision)
+        decisions = await bodies(talk, tl.Decision)
     assert (result.answer, result.usage) == ("Long.", used(34, 18))
     assert [decision.usage for decision in decisions] == [used(10, 5), used(20, 10), used(3, 2)]
 
 
 async def test_a_reply_that_was_cut_off_is_continued_with_more_room() -> None:
-    model = Spoken(Reply(text="Half an ", stop_reason="length"), Reply(text="answer."))
+    model = Spoken(
+        models.Reply(text="Half an ", stop_reason="length"), models.Reply(text="answer.")
+    )
     async with at_work(model) as talk:
         result = await talk.say("go")
     first, second = (request.options.output_limit or 0 for request in model.requests)
@@ -559,12 +539,12 @@ async def test_a_reply_that_was_cut_off_is_continued_with_more_room() -> None:
     ],
 )
 async def test_what_was_cut_off_is_read_together_with_what_follows(
-    protocol: ProtocolName, pieces: list[str]
+    protocol: models.ProtocolName, pieces: list[str]
 ) -> None:
-    cut = [Reply(text=piece, stop_reason="length") for piece in pieces[:-1]]
-    async with at_work(Spoken(*cut, Reply(text=pieces[-1]))) as talk:
+    cut = [models.Reply(text=piece, stop_reason="length") for piece in pieces[:-1]]
+    async with at_work(Spoken(*cut, models.Reply(text=pieces[-1]))) as talk:
         result = await talk.say("go", protocol=protocol)
-        (answer,) = await bodies(talk, Completion)
+        (answer,) = await bodies(talk, tl.Completion)
     assert (result.answer, result.rounds, answer.flag) == ("Half an answer.", len(pieces), "")
 
 
@@ -578,14 +558,14 @@ async def test_what_was_cut_off_is_read_together_with_what_follows(
     ],
 )
 async def test_an_answer_that_stays_cut_off_is_truncated(
-    limits: Limits, ends: tuple[StopReason, ...]
+    limits: Limits, ends: tuple[models.StopReason, ...]
 ) -> None:
-    call = ToolCall(name="w.look", arguments={})
+    call = models.ToolCall(name="w.look", arguments={})
     replies = [
-        Reply(text="Half", stop_reason=end, calls=(call,) if end == "tool_use" else ())
+        models.Reply(text="Half", stop_reason=end, calls=(call,) if end == "tool_use" else ())
         for end in ends
     ]
-    async with at_work(Spoken(*replies, Reply(text="Whole."))) as talk:
+    async with at_work(Spoken(*replies, models.Reply(text="Whole."))) as talk:
         cut = await talk.say("go", **limits)
         whole = await talk.say("go")
     assert cut.answer.startswith("Half")
@@ -594,8 +574,8 @@ async def test_an_answer_that_stays_cut_off_is_truncated(
 
 async def test_a_call_that_was_cut_off_is_completed_and_runs() -> None:
     desk = Desk()
-    reply = Reply(text='<tool_call name="w.look">{"text": "te', stop_reason="length")
-    model = Spoken(reply, Reply(text='a"}</tool_call>'), Reply(text="Tea."))
+    reply = models.Reply(text='<tool_call name="w.look">{"text": "te', stop_reason="length")
+    model = Spoken(reply, models.Reply(text='a"}</tool_call>'), models.Reply(text="Tea."))
     async with at_work(model, workbench(desk, protocol="tagged")) as talk:
         assert (await talk.say("go")).answer == "Tea."
     assert desk.began == ["tea"]
@@ -603,7 +583,9 @@ async def test_a_call_that_was_cut_off_is_completed_and_runs() -> None:
 
 async def test_a_model_that_begins_anew_is_read_by_itself() -> None:
     whole_text = '{"action": "final_answer", "answer": "Whole."}'
-    model = Spoken(Reply(text='{"action": "fin', stop_reason="length"), Reply(text=whole_text))
+    model = Spoken(
+        models.Reply(text='{"action": "fin', stop_reason="length"), models.Reply(text=whole_text)
+    )
     async with at_work(model) as talk:
         assert (await talk.say("go", protocol="json")).answer == "Whole."
 
@@ -616,11 +598,11 @@ async def test_the_same_calls_again_and_again_end_the_turn(order: tuple[str, str
     model = ScriptedModel([both("a", "b"), both(*order), both("a", "b"), "Enough."])
     async with at_work(model) as talk:
         result = await talk.say("go", stagnation_rounds=3)
-        notices = await bodies(talk, Notice)
+        notices = await bodies(talk, tl.Notice)
     assert (result.exit_reason, result.answer) == ("stagnation", "Enough.")
     assert len(decisions(model)) == 3
     why = "The same calls were made 3 times over: w.look."
-    assert notices == [Notice(code="stagnation", text=why)]
+    assert notices == [tl.Notice(code="stagnation", text=why)]
     assert why in str(model.requests[-1])
 
 
@@ -653,9 +635,9 @@ async def test_why_a_nudge_ended_a_turn_with_the_answer_on_the_table_is_in_the_l
 
     async with at_work(["Tea."], workbench(round_hooks=[enough])) as talk:
         result = await talk.say("go")
-        notices = await bodies(talk, Notice)
+        notices = await bodies(talk, tl.Notice)
     assert (result.answer, result.exit_reason) == ("Tea.", "complete")
-    assert notices == [Notice(code="complete", text="This is enough.")]
+    assert notices == [tl.Notice(code="complete", text="This is enough.")]
 
 
 async def test_a_call_that_takes_too_long_is_a_result_and_the_others_go_on() -> None:
@@ -663,7 +645,7 @@ async def test_a_call_that_takes_too_long_is_a_result_and_the_others_go_on() -> 
     script: list[Entry] = [Say("", Call("w.hang"), Call("w.sleep", seconds=30)), "Done."]
     async with at_work(script, workbench(desk), clock=desk.clock) as talk:
         result = await talk.say("go", tool_timeout_seconds=20)
-        rows = [(result.status, result.text) for result in await bodies(talk, ToolResult)]
+        rows = [(result.status, result.text) for result in await bodies(talk, tl.ToolResult)]
     assert result.answer == "Done."
     assert ("error", "it was cut off after 20 s") in rows
 

@@ -9,25 +9,13 @@ from typing import Any, get_type_hints
 import pytest
 
 from loopline import Harness, LooplineError
+from loopline import timeline as tl
 from loopline.errors import ModelStreamBroken
 from loopline.models import Price, Prompt, ToolCall, Usage
 from loopline.offline import OfflineModel
 from loopline.react import Limits
 from loopline.react.loop_options import check_limits, restore_limits
 from loopline.testing import Call, Fail, FakeClock, Refuse, Say, ScriptedModel, Wait
-from loopline.timeline import (
-    Completion,
-    CostSummary,
-    Decision,
-    MemoryLog,
-    Notice,
-    RangeSummary,
-    RunChild,
-    Timeline,
-    ToolCalled,
-    ToolsSelected,
-    request_cost,
-)
 from tests.support import child_runs
 from tests.support.billed_model import BillingModel, Move, four_at_once
 from tests.support.crashing_log import Crashed, CrashingLog
@@ -50,7 +38,7 @@ async def test_four_children_side_by_side_keep_within_the_budget_of_their_parent
     model = BillingModel(four_at_once)
     async with talking(model, bundle=child_runs.bundle) as talk:
         result = await talk.say("go", **limits)
-        links = await bodies(talk, RunChild)
+        links = await bodies(talk, tl.RunChild)
     assert len({link.conversation for link in links}) == 4
     assert model.tokens <= (limits.get("max_tokens") or 10**9)
     assert model.cost <= (limits.get("max_cost") or 10.0)
@@ -61,7 +49,7 @@ async def test_four_children_side_by_side_keep_within_the_budget_of_their_parent
 async def test_a_turn_that_is_carried_on_counts_what_its_unfinished_children_used(
     left: int,
 ) -> None:
-    log, clock = MemoryLog(FakeClock()), FakeClock()
+    log, clock = tl.MemoryLog(FakeClock()), FakeClock()
     dying, model = CrashingLog(log), BillingModel(four_at_once)
     dying.left = left
     with pytest.raises(Crashed):
@@ -71,7 +59,7 @@ async def test_a_turn_that_is_carried_on_counts_what_its_unfinished_children_use
             await harness.conversation("c").say("go", max_tokens=14_000)
     async with talking(model, bundle=child_runs.bundle, store=log, clock=clock) as talk:
         result = await talk.resume()
-        turn = Timeline(await talk.blocks()).turn(1)
+        turn = tl.Timeline(await talk.blocks()).turn(1)
     used = result.usage + turn.estimated
     assert used.input_tokens + used.output_tokens <= 14_000
 
@@ -90,7 +78,7 @@ async def test_an_attempt_that_broke_off_counts_by_its_estimate() -> None:
     model = ScriptedModel([broken, Say("Done.")])
     async with at_work(model, workbench(model_retries=1)) as talk:
         result = await talk.say("go", max_tokens=100_000)
-        (decision,) = await bodies(talk, Decision)
+        (decision,) = await bodies(talk, tl.Decision)
     assert decision.estimated.input_tokens > 500
     assert decision.estimated.output_tokens > 5
     assert result.usage.input_tokens == 0
@@ -117,7 +105,7 @@ async def test_where_no_possible_usage_is_reported_the_budget_counts_the_estimat
     model = BillingModel(endless)
     async with at_work(model, workbench(preset="beakr")) as talk:
         result = await talk.say("go", max_tokens=20_000)
-        decisions = await bodies(talk, Decision)
+        decisions = await bodies(talk, tl.Decision)
     assert result.exit_reason == "budget"
     assert 10_000 < model.tokens <= 20_000
     assert {decision.usage for decision in decisions} <= {Usage(), Usage(unreported=1)}
@@ -159,8 +147,8 @@ async def test_a_reply_with_too_many_calls_is_repaired_and_none_of_them_runs() -
 
     async with at_work(BillingModel(play), workbench(max_calls_per_reply=7)) as talk:
         result = await talk.say("go")
-        new_calls = await bodies(talk, ToolCalled)
-        notices = await bodies(talk, Notice)
+        new_calls = await bodies(talk, tl.ToolCalled)
+        notices = await bodies(talk, tl.Notice)
     assert (result.answer, len(new_calls)) == ("So.", 2)
     assert "made 8 calls and none was run: a reply may make 7 at most" in notices[0].text
 
@@ -177,7 +165,7 @@ async def test_a_request_that_a_steer_cut_off_counts_by_its_estimate() -> None:
         await event.wait()
         await talk.steer("the other way")
         result = await turn
-        (decision,) = await bodies(talk, Decision)
+        (decision,) = await bodies(talk, tl.Decision)
     assert result.answer == "So."
     assert decision.estimated.input_tokens > 500
 
@@ -202,7 +190,7 @@ async def test_with_its_budget_nearly_spent_a_turn_ends_with_an_answer_from_its_
     model = BillingModel(play)
     async with at_work(model, workbench(preset="beakr")) as talk:
         result = await talk.say("go", max_tokens=20_000)
-        (answer,) = await bodies(talk, Completion)
+        (answer,) = await bodies(talk, tl.Completion)
     assert (result.exit_reason, answer.flag) == ("budget", "forced")
     assert result.answer == "What was found."
     assert model.tokens <= 20_000
@@ -225,7 +213,7 @@ async def test_choosing_tools_says_who_chose_how_long_that_took_and_what_it_cost
     clock = FakeClock()
     async with at_work(model, workbench(tools=THIRTEEN, select_tools=True), clock=clock) as talk:
         result = await talk.say("go")
-        (chosen,) = await bodies(talk, ToolsSelected)
+        (chosen,) = await bodies(talk, tl.ToolsSelected)
     assert (chosen.model, chosen.elapsed_ms, chosen.cost) == ("scripted", 2_000.0, 3.0)
     assert (result.usage.input_tokens, result.cost) == (13, 13.0)
 
@@ -240,7 +228,7 @@ async def test_a_summary_says_who_wrote_it_how_long_that_took_and_what_it_cost()
     )
     async with at_work(model) as talk:
         result = await talk.say("go")
-        (summary, *_) = await bodies(talk, RangeSummary)
+        (summary, *_) = await bodies(talk, tl.RangeSummary)
     assert (summary.model, summary.elapsed_ms, summary.cost) == ("scripted", 2_000.0, 3.0)
     assert (result.usage.input_tokens, result.cost) == (3, 3.0)
 
@@ -254,7 +242,7 @@ async def test_a_summary_that_no_model_was_asked_for_names_none() -> None:
     )
     async with at_work(model) as talk:
         await talk.say("go")
-        summaries = await bodies(talk, RangeSummary)
+        summaries = await bodies(talk, tl.RangeSummary)
     assert summaries
     assert {(summary.model, summary.cost) for summary in summaries if "longer" in summary.why} == {
         ("", None)
@@ -265,7 +253,7 @@ async def test_a_synthesis_that_there_is_too_little_left_for_is_not_asked_for() 
     model = ScriptedModel([Call("w.look"), Say("Draft.", usage=used(9_900))])
     async with at_work(model, workbench(answer_mode="synthesize", max_tokens=10_000)) as talk:
         result = await talk.say("go")
-        (answer,) = await bodies(talk, Completion)
+        (answer,) = await bodies(talk, tl.Completion)
     assert (result.answer, result.exit_reason, answer.flag) == ("Draft.", "budget", "draft")
 
 
@@ -285,13 +273,13 @@ async def test_what_its_blocks_say_of_requests_is_what_the_turn_cost() -> None:
     second = ScriptedModel([Say("Tea.", usage=used(10))], name="two", price=DEAR)
     async with at_work((first, second), workbench(tools=THIRTEEN, select_tools=True)) as talk:
         result = await talk.say("go")
-        requests = [item for item in map(request_cost, await talk.blocks()) if item is not None]
+        requests = [item for item in map(tl.request_cost, await talk.blocks()) if item is not None]
     assert [(request.purpose, request.model, request.cost) for request in requests] == [
         ("selection", "one", 3.0),
         ("refusal", "one", 5.0),
         ("decision", "two", 10.0),
     ]
-    together = CostSummary.of(requests)
+    together = tl.CostSummary.of(requests)
     assert (together.usage, together.cost) == (result.usage, result.cost)
     assert (together.unknown, together.estimated) == (0, 0)
 

@@ -12,27 +12,13 @@ import msgspec
 import pytest
 
 from loopline import Agent, Bundle, Harness, LooplineError, Store, ToolContext, tool
+from loopline import timeline as tl
 from loopline.conversations import Conversation
 from loopline.crew import GraphOptions
 from loopline.crew.agents import FilesMode
 from loopline.events import Delta, Event
 from loopline.models import Prompt, Usage
 from loopline.testing import Call, FakeClock
-from loopline.timeline import (
-    Block,
-    Completion,
-    ConversationKey,
-    Decision,
-    Exit,
-    FileAdded,
-    FileRemoved,
-    MemoryLog,
-    RunChild,
-    ToolPending,
-    ToolResult,
-    ToolStarted,
-    UserPrompt,
-)
 from tests.support.child_runs import Cast, Line, bundle, kin
 from tests.support.crashing_log import Crashed, CrashingLog
 from tests.support.crews import Scripts, handoff
@@ -40,17 +26,17 @@ from tests.support.scripted_conversation import talking
 
 
 async def results(talk: Conversation) -> list[tuple[str, str]]:
-    bodies = [block.body for block in await talk.blocks() if isinstance(block.body, ToolResult)]
+    bodies = [block.body for block in await talk.blocks() if isinstance(block.body, tl.ToolResult)]
     return [(body.status, body.text) for body in bodies]
 
 
 async def begun(talk: Conversation) -> list[str]:
-    bodies = [block.body for block in await talk.blocks() if isinstance(block.body, RunChild)]
+    bodies = [block.body for block in await talk.blocks() if isinstance(block.body, tl.RunChild)]
     return [body.conversation for body in bodies if not body.reason]
 
 
 async def exits(talk: Conversation) -> list[str]:
-    return [block.body.reason for block in await talk.blocks() if isinstance(block.body, Exit)]
+    return [block.body.reason for block in await talk.blocks() if isinstance(block.body, tl.Exit)]
 
 
 def offered(prompt: Prompt) -> set[str]:
@@ -86,15 +72,15 @@ async def test_the_child_has_a_timeline_of_its_own_that_the_parent_names() -> No
     async with kin(model) as harness:
         talk, child = harness.conversation("c"), harness.conversation("c~c1")
         await talk.say("go")
-        links = [b.body for b in await talk.blocks() if isinstance(b.body, RunChild)]
+        links = [b.body for b in await talk.blocks() if isinstance(b.body, tl.RunChild)]
         assert [(link.call_id, link.conversation, link.reason) for link in links] == [
             ("c1", "c~c1", ""),
             ("c1", "c~c1", "complete"),
         ]
         blocks = await child.blocks()
-        assert isinstance(blocks[0].body, UserPrompt)
+        assert isinstance(blocks[0].body, tl.UserPrompt)
         assert (blocks[0].body.text, blocks[0].body.limits["max_iterations"]) == ("look", 5)
-        assert isinstance(blocks[-1].body, Exit)
+        assert isinstance(blocks[-1].body, tl.Exit)
         (item,) = await talk.read(["cv:c~c1/ar:turn_1.assistant.completion"])
         assert item.text == "Seen."
 
@@ -106,7 +92,7 @@ async def test_the_link_is_kept_before_the_child_begins() -> None:
         talk = harness.conversation("c")
         numbers = list[int]()
         async for event in talk.stream("go"):
-            if isinstance(event, Block) and isinstance(event.body, RunChild):
+            if isinstance(event, tl.Block) and isinstance(event.body, tl.RunChild):
                 numbers.append(len(await harness.conversation("c~c1").blocks()))
     assert numbers[0] < numbers[1]
 
@@ -124,7 +110,7 @@ async def test_calls_with_different_keys_have_their_children_at_once() -> None:
         kinds = [
             (event.body.conversation, event.body.reason)
             async for event in talk.stream("go")
-            if isinstance(event, Block) and isinstance(event.body, RunChild)
+            if isinstance(event, tl.Block) and isinstance(event.body, tl.RunChild)
         ]
         assert await results(talk) == [("ok", "complete: one"), ("ok", "complete: two")]
     assert kinds[:2] == [("c~c1", ""), ("c~c2", "")]
@@ -136,7 +122,7 @@ async def test_calls_with_the_same_key_have_their_children_one_after_the_other()
     model = Cast({"go": [twice, "Both."], "look": ["Seen."]})
     async with talking(model, bundle=bundle) as talk:
         await talk.say("go")
-        links = [b.body for b in await talk.blocks() if isinstance(b.body, RunChild)]
+        links = [b.body for b in await talk.blocks() if isinstance(b.body, tl.RunChild)]
     assert [(link.conversation, link.reason) for link in links] == [
         ("c~c1", ""),
         ("c~c1", "complete"),
@@ -242,7 +228,7 @@ async def test_usage_and_cost_are_those_of_the_turn_and_of_all_below_it() -> Non
     )
     async with talking(model, bundle=bundle) as talk:
         result = await talk.say("top")
-        own = [block.body for block in await talk.blocks() if isinstance(block.body, Decision)]
+        own = [block.body for block in await talk.blocks() if isinstance(block.body, tl.Decision)]
     assert (len(own), result.rounds) == (2, 2)
     assert result.usage == Usage(input_tokens=50, output_tokens=25)
     assert result.cost == pytest.approx(100 / 1_000_000)
@@ -254,7 +240,7 @@ async def test_what_children_used_counts_against_the_parents_budget() -> None:
         talk = harness.conversation("c")
         await talk.say("go", max_tokens=1_000_000)
         (prompt, *_) = await harness.conversation("c~c1").blocks()
-    assert isinstance(prompt.body, UserPrompt)
+    assert isinstance(prompt.body, tl.UserPrompt)
     assert prompt.body.limits["max_tokens"] == 1_000_000 - 15
 
 
@@ -273,8 +259,8 @@ async def test_who_listens_to_the_parent_hears_of_the_child_and_not_what_it_says
         "c~c1: complete",
     ]
     assert not any("secret" in delta.text for delta in deltas)
-    bodies = [block.body for block in events if isinstance(block, Block)]
-    assert [body.text for body in bodies if isinstance(body, Completion)] == ["Done."]
+    bodies = [block.body for block in events if isinstance(block, tl.Block)]
+    assert [body.text for body in bodies if isinstance(body, tl.Completion)] == ["Done."]
 
 
 async def test_stopping_the_parent_stops_the_child_and_its_tools() -> None:
@@ -284,7 +270,7 @@ async def test_stopping_the_parent_stops_the_child_and_its_tools() -> None:
         await heard_until(talk.stream("go"), "kin.hang")
         await talk.stop()
         assert (await exits(talk), await exits(child)) == (["stopped"], ["stopped"])
-        ends = [b.body for b in await talk.blocks() if isinstance(b.body, RunChild)]
+        ends = [b.body for b in await talk.blocks() if isinstance(b.body, tl.RunChild)]
         assert (ends[-1].reason, ends[-1].usage.input_tokens) == ("stopped", 10)
 
 
@@ -350,7 +336,7 @@ async def test_the_parents_deadline_is_the_childs() -> None:
         assert await exits(talk) == ["deadline"]
         assert await exits(child) in (["deadline"], ["stopped"])
         (prompt, *_) = await child.blocks()
-        assert isinstance(prompt.body, UserPrompt)
+        assert isinstance(prompt.body, tl.UserPrompt)
         assert prompt.body.limits["deadline_seconds"] == 10
 
 
@@ -403,8 +389,8 @@ async def test_a_question_in_a_child_waits_for_the_user_and_the_answer_goes_down
         assert await results(child) == [("ok", "red"), ("ok", "the left one")]
         assert await results(talk) == [("ok", "complete: All of it.")]
         assert await begun(talk) == ["c~c1"]
-        starts = [b for b in await talk.blocks() if isinstance(b.body, ToolStarted)]
-        pending = [b.body for b in await talk.blocks() if isinstance(b.body, ToolPending)]
+        starts = [b for b in await talk.blocks() if isinstance(b.body, tl.ToolStarted)]
+        pending = [b.body for b in await talk.blocks() if isinstance(b.body, tl.ToolPending)]
         assert len(starts) == 1
         assert pending[0].child == "cv:c~c1/ar:turn_1.react.tool.pending.1"
         (item,) = await talk.read([pending[0].child])
@@ -566,12 +552,12 @@ async def test_a_stop_beside_the_last_moments_of_a_childs_runner_leaves_no_child
     appends: int,
 ) -> None:
     model = Cast({"go": [Call("kin.ask", task="look")], "look": [Call("play.look", text="x")]})
-    log = MemoryLog(FakeClock())
+    log = tl.MemoryLog(FakeClock())
     dying = CrashingLog(log, appends)
     with pytest.raises(Crashed):
         async with Harness.open(bundle, store=dying, model=model, clock=FakeClock()) as harness:
             await harness.conversation("c").say("go")
-    child = ConversationKey(name="c~c1")
+    child = tl.ConversationKey(name="c~c1")
     released = asyncio.Event()
 
     async def end_slowly() -> None:
@@ -583,7 +569,7 @@ async def test_a_stop_beside_the_last_moments_of_a_childs_runner_leaves_no_child
     await released.wait()
     async with talking(model, bundle=bundle, store=log) as talk:
         assert await talk.stop()
-        links = [b.body for b in await talk.blocks() if isinstance(b.body, RunChild)]
+        links = [b.body for b in await talk.blocks() if isinstance(b.body, tl.RunChild)]
     await ending
     assert [link.reason for link in links] == ["", "stopped"]
 
@@ -595,7 +581,7 @@ WRITE = Call("react.write", path="files/app.py", content="a = 1\n")
 
 async def run(
     lines: Mapping[str, Sequence[Line]],
-) -> tuple[Scripts, list[str], list[FileAdded], list[FileRemoved]]:
+) -> tuple[Scripts, list[str], list[tl.FileAdded], list[tl.FileRemoved]]:
     """Run the turn; return the model, the results, and the files of the caller that were changed."""
     model = Scripts(lines)
     bundle = Bundle(
@@ -606,9 +592,9 @@ async def run(
         bodies = [block.body for block in await talk.blocks()]
     return (
         model,
-        [body.text for body in bodies if isinstance(body, ToolResult)],
-        [body for body in bodies if isinstance(body, FileAdded)],
-        [body for body in bodies if isinstance(body, FileRemoved)],
+        [body.text for body in bodies if isinstance(body, tl.ToolResult)],
+        [body for body in bodies if isinstance(body, tl.FileAdded)],
+        [body for body in bodies if isinstance(body, tl.FileRemoved)],
     )
 
 
@@ -704,7 +690,9 @@ async def test_a_call_that_is_resumed_takes_changes_in_the_order_in_which_its_ag
         while not ended:
             await asyncio.sleep(0)
             bodies = [block.body for block in await talks[0].blocks()]
-            ended = [body.reason for body in bodies if isinstance(body, RunChild) and body.reason]
+            ended = [
+                body.reason for body in bodies if isinstance(body, tl.RunChild) and body.reason
+            ]
         return "one has"
 
     @tool(effect="read")
@@ -745,19 +733,19 @@ async def test_a_call_that_is_resumed_takes_changes_in_the_order_in_which_its_ag
         [asked] = (await talk.say("Go")).pending
         await talk.resume({asked.call_id: "yes"})
         bodies = [block.body for block in await talk.blocks()]
-    files = [body.text for body in bodies if isinstance(body, FileAdded)]
+    files = [body.text for body in bodies if isinstance(body, tl.FileAdded)]
     assert files == ["a = 1\n", "a = 3\n"]
     [text] = [
         body.text
         for body in bodies
-        if isinstance(body, ToolResult) and "was also changed" in body.text
+        if isinstance(body, tl.ToolResult) and "was also changed" in body.text
     ]
     assert "cv:c~c2/fi:turn_1.files/app.py" in text
 
 
 async def run_graph(
     files: FilesMode, steps: Mapping[str, Sequence[Line]]
-) -> tuple[Scripts, list[str], list[FileAdded], list[dict[str, str | int]]]:
+) -> tuple[Scripts, list[str], list[tl.FileAdded], list[dict[str, str | int]]]:
     """Run a graph of two steps, of which b needs a; return the model, the result, the files, and what was told."""
     plan = {
         "steps": [{"id": "a", "task": "do a"}, {"id": "b", "task": "do b", "dependencies": ["a"]}]
@@ -780,8 +768,8 @@ async def run_graph(
         bodies = [block.body for block in await talk.blocks()]
     return (
         model,
-        [body.text for body in bodies if isinstance(body, ToolResult)],
-        [body for body in bodies if isinstance(body, FileAdded)],
+        [body.text for body in bodies if isinstance(body, tl.ToolResult)],
+        [body for body in bodies if isinstance(body, tl.FileAdded)],
         [
             msgspec.convert(event.data, dict[str, str | int])
             for event in events

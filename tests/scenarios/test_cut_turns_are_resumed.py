@@ -23,6 +23,7 @@ from loopline import (
     TurnResult,
     tool,
 )
+from loopline import timeline as tl
 from loopline.bundle.load import load
 from loopline.conversations import Conversation, HandedOver, Receipt, Recovery
 from loopline.errors import WrongBundle
@@ -32,20 +33,6 @@ from loopline.store import SqlLog
 from loopline.testing import Call, FakeClock, ScriptedModel
 from loopline.testing.clock import BEGINNING
 from loopline.testing.scripted import Entry as ScriptEntry
-from loopline.timeline import (
-    NEW_TURN,
-    Block,
-    ConversationKey,
-    Entry,
-    Exit,
-    MemoryLog,
-    TimelineLog,
-    ToolCalled,
-    ToolResult,
-    TurnHeader,
-    UserAnswer,
-    UserPrompt,
-)
 from tests.support.crashing_log import Crashed, CrashingLog
 from tests.support.playground import Playground
 from tests.support.playground import bundle as playground
@@ -62,7 +49,9 @@ class Fragile(BaseWorkflow):
             raise Fatal
 
 
-async def cut(log: TimelineLog, name: str, appends: int = 3, bundle: Bundle = playground) -> None:
+async def cut(
+    log: tl.TimelineLog, name: str, appends: int = 3, bundle: Bundle = playground
+) -> None:
     """Leave a turn behind after so many of its appends."""
     crashing = CrashingLog(log)
     model = ScriptedModel([Call("play.look", text="x"), "Never."], strict=False)
@@ -73,7 +62,7 @@ async def cut(log: TimelineLog, name: str, appends: int = 3, bundle: Bundle = pl
 
 
 async def carried_on(
-    log: TimelineLog,
+    log: tl.TimelineLog,
     *,
     bundle: Bundle = playground,
     answers: int = 9,
@@ -93,15 +82,15 @@ async def carried_on(
     )
 
 
-async def reasons(log: TimelineLog, name: str) -> list[tuple[int, str]]:
-    blocks = await log.read(ConversationKey(name=name), types=["react.exit"])
-    return [(block.turn, block.body.reason) for block in blocks if isinstance(block.body, Exit)]
+async def reasons(log: tl.TimelineLog, name: str) -> list[tuple[int, str]]:
+    blocks = await log.read(tl.ConversationKey(name=name), types=["react.exit"])
+    return [(block.turn, block.body.reason) for block in blocks if isinstance(block.body, tl.Exit)]
 
 
 async def test_every_cut_turn_of_a_store_is_carried_on_and_those_that_ended_are_left_alone() -> (
     None
 ):
-    log = MemoryLog(FakeClock())
+    log = tl.MemoryLog(FakeClock())
     for name in "abcde":
         await cut(log, name)
     async with Harness.open(playground, store=log, model=ScriptedModel(["Yes."])) as harness:
@@ -112,16 +101,16 @@ async def test_every_cut_turn_of_a_store_is_carried_on_and_those_that_ended_are_
 
 
 async def test_a_prompt_that_nobody_began_is_run_behind_the_cut_turn() -> None:
-    log = MemoryLog(FakeClock())
+    log = tl.MemoryLog(FakeClock())
     await cut(log, "c")
-    entry = Entry(body=UserPrompt(text="And then?"), turn=NEW_TURN)
-    await log.append(ConversationKey(name="c"), [entry], seen=0)
+    entry = tl.Entry(body=tl.UserPrompt(text="And then?"), turn=tl.NEW_TURN)
+    await log.append(tl.ConversationKey(name="c"), [entry], seen=0)
     assert await carried_on(log) == [("c", "turn_1", "resumed"), ("c", "turn_2", "resumed")]
     assert await reasons(log, "c") == [(1, "complete"), (2, "complete")]
 
 
 async def test_a_turn_that_cuts_off_its_second_process_too_is_left_to_a_person() -> None:
-    log = MemoryLog(FakeClock())
+    log = tl.MemoryLog(FakeClock())
     await cut(log, "c")
     crashing = CrashingLog(log, 2)
     assert await carried_on(crashing) == [("c", "turn_1", "failed")]
@@ -129,8 +118,8 @@ async def test_a_turn_that_cuts_off_its_second_process_too_is_left_to_a_person()
     assert await reasons(log, "c") == []
     async with Harness.open(playground, store=log, model=ScriptedModel(["Done."])) as harness:
         assert (await harness.conversation("c").resume()).ok
-    headers = await log.read(ConversationKey(name="c"), types=["turn.header"])
-    counts = [block.body.recoveries for block in headers if isinstance(block.body, TurnHeader)]
+    headers = await log.read(tl.ConversationKey(name="c"), types=["turn.header"])
+    counts = [block.body.recoveries for block in headers if isinstance(block.body, tl.TurnHeader)]
     assert counts == [0, 1]
 
 
@@ -148,14 +137,14 @@ async def resumed(harness: Harness) -> None:
     assert [outcome.status for outcome in await harness.carry_on()] == ["failed"]
 
 
-async def hand_over(log: TimelineLog, *, begin: bool = False) -> None:
+async def hand_over(log: tl.TimelineLog, *, begin: bool = False) -> None:
     """Begin a turn, or carry it on, and hand it over while its call runs."""
     model = ScriptedModel([Call("tea.hold")] * 2, strict=False)
     async with Harness.open(holding(600), store=log, model=model) as harness:
         talk = harness.conversation("c")
         running = asyncio.ensure_future(talk.say("go") if begin else resumed(harness))
         async for event in talk.listen():
-            if isinstance(event, Delta) or isinstance(event.body, ToolCalled | TurnHeader):
+            if isinstance(event, Delta) or isinstance(event.body, tl.ToolCalled | tl.TurnHeader):
                 break
         await asyncio.sleep(0.01)
         await harness.hand_over()
@@ -169,7 +158,7 @@ async def hand_over(log: TimelineLog, *, begin: bool = False) -> None:
 
 
 async def test_a_turn_is_handed_over_however_often_and_none_of_it_counts_as_a_cut() -> None:
-    log = MemoryLog(FakeClock())
+    log = tl.MemoryLog(FakeClock())
     await hand_over(log, begin=True)
     await hand_over(log)
     await hand_over(log)
@@ -178,8 +167,8 @@ async def test_a_turn_is_handed_over_however_often_and_none_of_it_counts_as_a_cu
         crashing = CrashingLog(log, 1)
         assert await carried_on(crashing, bundle=holding(0)) == [("c", "turn_1", "failed")]
     assert await carried_on(log, bundle=holding(0)) == [("c", "turn_1", "skipped")]
-    headers = await log.read(ConversationKey(name="c"), types=["turn.header"])
-    bodies = [block.body for block in headers if isinstance(block.body, TurnHeader)]
+    headers = await log.read(tl.ConversationKey(name="c"), types=["turn.header"])
+    bodies = [block.body for block in headers if isinstance(block.body, tl.TurnHeader)]
     assert [(body.handed_over, body.recoveries) for body in bodies] == [
         *[(False, 0), (True, 0)] * 3,
         (False, 0),
@@ -188,7 +177,7 @@ async def test_a_turn_is_handed_over_however_often_and_none_of_it_counts_as_a_cu
 
 
 async def test_a_prompt_that_ends_each_process_which_begins_it_is_taken_up_once() -> None:
-    log, fragile = MemoryLog(FakeClock()), Bundle(id="fragile", workflow=Fragile)
+    log, fragile = tl.MemoryLog(FakeClock()), Bundle(id="fragile", workflow=Fragile)
     async with Harness.open(fragile, store=log, model=ScriptedModel(["Yes."])) as harness:
         await harness.conversation("c").say("hello")
         with pytest.raises(Fatal):
@@ -199,7 +188,7 @@ async def test_a_prompt_that_ends_each_process_which_begins_it_is_taken_up_once(
 
 
 async def test_a_paused_turn_is_listed_with_what_it_waits_for_and_an_answered_one_goes_on() -> None:
-    log = MemoryLog(FakeClock())
+    log = tl.MemoryLog(FakeClock())
     asking = ScriptedModel([Call("w.ask", question="Which?")])
     async with Harness.open(workbench(), store=log, model=asking) as harness:
         await harness.conversation("c").say("go")
@@ -208,13 +197,13 @@ async def test_a_paused_turn_is_listed_with_what_it_waits_for_and_an_answered_on
     assert outcome.status == "waiting"
     assert outcome.result is not None
     assert [call.question for call in outcome.result.pending] == ["Which?"]
-    answer = UserAnswer(call_id=outcome.result.pending[0].call_id, value="this")
-    await log.append(ConversationKey(name="c"), [Entry(body=answer, turn=1)], seen=0)
+    answer = tl.UserAnswer(call_id=outcome.result.pending[0].call_id, value="this")
+    await log.append(tl.ConversationKey(name="c"), [tl.Entry(body=answer, turn=1)], seen=0)
     assert await carried_on(log, bundle=workbench()) == [("c", "turn_1", "resumed")]
 
 
 async def test_what_another_harness_runs_stays_with_it() -> None:
-    log, reached, free = MemoryLog(), asyncio.Event(), asyncio.Event()
+    log, reached, free = tl.MemoryLog(), asyncio.Event(), asyncio.Event()
 
     class Slow(BaseWorkflow):
         async def post_run_hook(self, payload: TurnPayload, result: TurnResult) -> None:
@@ -232,7 +221,7 @@ async def test_what_another_harness_runs_stays_with_it() -> None:
 
 
 async def test_what_another_harness_took_up_and_still_runs_is_running_and_not_given_up() -> None:
-    log, reached, free = MemoryLog(), asyncio.Event(), asyncio.Event()
+    log, reached, free = tl.MemoryLog(), asyncio.Event(), asyncio.Event()
     await cut(log, "c")
 
     class Slow(Playground):
@@ -251,7 +240,7 @@ async def test_what_another_harness_took_up_and_still_runs_is_running_and_not_gi
 
 
 async def test_a_turn_of_another_bundle_is_not_touched() -> None:
-    log = MemoryLog(FakeClock())
+    log = tl.MemoryLog(FakeClock())
     await cut(log, "c")
     other_bundle = Bundle(id="other", workflow=BaseWorkflow)
     assert await carried_on(log, bundle=other_bundle) == [("c", "turn_1", "skipped")]
@@ -265,14 +254,14 @@ async def test_what_was_copied_out_of_a_cut_turn_is_not_taken_up(
     """A fork and an import had no runner of their own: nobody left them behind."""
     from loopline.store import SqlLog
 
-    log: TimelineLog = MemoryLog()
+    log: tl.TimelineLog = tl.MemoryLog()
     if store == "sqlite":
         log = await SqlLog.open(f"sqlite:///{tmp_path}/talk.db")
     await cut(log, "c")
-    key = ConversationKey(name="c")
+    key = tl.ConversationKey(name="c")
     blocks = await log.read(key)
-    await log.fork(key, ConversationKey(name="fork"), blocks[-1].seq)
-    await log.restore(ConversationKey(name="import"), blocks)
+    await log.fork(key, tl.ConversationKey(name="fork"), blocks[-1].seq)
+    await log.restore(tl.ConversationKey(name="import"), blocks)
     names = [summary.conversation.name for summary in await log.unfinished()]
     outcomes = await carried_on(log)
     assert (names, outcomes) == (["c"], [("c", "turn_1", "resumed")])
@@ -281,10 +270,10 @@ async def test_what_was_copied_out_of_a_cut_turn_is_not_taken_up(
 
 
 async def test_a_first_message_that_no_runner_took_is_answered_where_that_is_asked_for() -> None:
-    log = MemoryLog(FakeClock())
-    prompt = [Entry(body=UserPrompt(text="go"), turn=NEW_TURN)]
+    log = tl.MemoryLog(FakeClock())
+    prompt = [tl.Entry(body=tl.UserPrompt(text="go"), turn=tl.NEW_TURN)]
     for name in ("said", "c~c1"):  # the second is a child run, which its parent resumes
-        await log.append(ConversationKey(name=name), prompt, seen=0)
+        await log.append(tl.ConversationKey(name=name), prompt, seen=0)
     assert await carried_on(log) == []
     assert await carried_on(log, unbegun_since=BEGINNING + timedelta(days=1)) == []
     assert await carried_on(log, unbegun_since=BEGINNING - timedelta(days=1)) == [
@@ -298,15 +287,15 @@ async def test_a_fork_of_a_first_message_is_answered_only_if_its_user_has_said_m
 ) -> None:
     from loopline.store import SqlLog
 
-    log: TimelineLog = MemoryLog(FakeClock())
+    log: tl.TimelineLog = tl.MemoryLog(FakeClock())
     if store == "sqlite":
         log = await SqlLog.open(f"sqlite:///{tmp_path}/talk.db", clock=FakeClock())
-    said, prompt = ConversationKey(name="said"), UserPrompt(text="go")
-    await log.append(said, [Entry(body=prompt, turn=NEW_TURN)], seen=0)
+    said, prompt = tl.ConversationKey(name="said"), tl.UserPrompt(text="go")
+    await log.append(said, [tl.Entry(body=prompt, turn=tl.NEW_TURN)], seen=0)
     for name in ("still", "spoken"):
-        await log.fork(said, ConversationKey(name=name), 1)
-    more = [Entry(body=UserPrompt(text="more"), turn=NEW_TURN)]
-    await log.append(ConversationKey(name="spoken"), more, seen=1)
+        await log.fork(said, tl.ConversationKey(name=name), 1)
+    more = [tl.Entry(body=tl.UserPrompt(text="more"), turn=tl.NEW_TURN)]
+    await log.append(tl.ConversationKey(name="spoken"), more, seen=1)
     summaries = await log.conversations()
     assert {summary.conversation.name: summary.inherited for summary in summaries} == {
         "said": 0,
@@ -322,7 +311,7 @@ async def test_a_fork_of_a_first_message_is_answered_only_if_its_user_has_said_m
 
 
 async def test_at_most_so_many_run_at_once() -> None:
-    log, running, count = MemoryLog(), 0, 0
+    log, running, count = tl.MemoryLog(), 0, 0
     for name in "abcdef":
         await cut(log, name)
 
@@ -344,9 +333,9 @@ async def test_at_most_so_many_run_at_once() -> None:
 async def test_what_was_sent_before_a_question_runs_once_a_later_message_has_ended_its_turn() -> (
     None
 ):
-    log = MemoryLog(FakeClock())
-    key = ConversationKey(name="c")
-    queued = [Entry(body=UserPrompt(text="before"), turn=NEW_TURN)]
+    log = tl.MemoryLog(FakeClock())
+    key = tl.ConversationKey(name="c")
+    queued = [tl.Entry(body=tl.UserPrompt(text="before"), turn=tl.NEW_TURN)]
 
     @tool(effect="read")
     async def ask(context: ToolContext) -> str:
@@ -358,11 +347,13 @@ async def test_what_was_sent_before_a_question_runs_once_a_later_message_has_end
     model = ScriptedModel([Call("asking.ask"), "Answer to before.", "Answer to after."])
     async with Harness.open(bundle, store=log, model=model) as harness:
         assert (await harness.conversation("c").say("go")).exit_reason == "paused"
-        await log.append(key, [Entry(body=UserPrompt(text="after"), turn=NEW_TURN)], seen=0)
+        await log.append(
+            key, [tl.Entry(body=tl.UserPrompt(text="after"), turn=tl.NEW_TURN)], seen=0
+        )
         assert [outcome.status for outcome in await harness.carry_on()] == ["resumed"]
         assert await harness.carry_on() == []
     exits = await log.read(key, types=["react.exit"])
-    reasons = [block.body.reason for block in exits if isinstance(block.body, Exit)]
+    reasons = [block.body.reason for block in exits if isinstance(block.body, tl.Exit)]
     assert [(block.turn, reason) for block, reason in zip(exits, reasons, strict=True)] == [
         (1, "interrupted"),
         (2, "complete"),
@@ -370,13 +361,13 @@ async def test_what_was_sent_before_a_question_runs_once_a_later_message_has_end
     ]
 
 
-class LookingLog(MemoryLog):
+class LookingLog(tl.MemoryLog):
     """A log that has the recovery look as soon as a message is stored, before its sender knows."""
 
     look: Callable[[], Awaitable[object]] | None = None
     looking: asyncio.Task[object] | None = None
 
-    async def append(self, *arguments: Any, **options: Any) -> Sequence[Block]:
+    async def append(self, *arguments: Any, **options: Any) -> Sequence[tl.Block]:
         blocks = await super().append(*arguments, **options)
         look, self.look = self.look, None
         if look is not None:
@@ -394,11 +385,11 @@ async def test_a_message_that_was_stored_here_a_moment_ago_is_left_to_its_sender
         assert (await talk.say("one")).answer == "One."
         assert log.looking is not None
         await log.looking
-        [header] = [b.body for b in await talk.blocks() if isinstance(b.body, TurnHeader)]
+        [header] = [b.body for b in await talk.blocks() if isinstance(b.body, tl.TurnHeader)]
     assert header.recoveries == 0
 
 
-KEY = ConversationKey(name="c")
+KEY = tl.ConversationKey(name="c")
 
 
 @tool(effect="write", key="orders")
@@ -433,9 +424,11 @@ def tea(version: str, *, guarded: bool = False, changed: bool = False) -> Bundle
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[TimelineLog, None]:
+async def log(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> AsyncGenerator[tl.TimelineLog, None]:
     if request.param == "memory":
-        yield MemoryLog(FakeClock())
+        yield tl.MemoryLog(FakeClock())
         return
     async with await SqlLog.open(f"sqlite:///{tmp_path}/store.db") as opened:
         yield opened
@@ -443,20 +436,20 @@ async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[
 
 @asynccontextmanager
 async def opened(
-    bundle: Bundle, log: TimelineLog, script: Sequence[ScriptEntry] = ()
+    bundle: Bundle, log: tl.TimelineLog, script: Sequence[ScriptEntry] = ()
 ) -> AsyncGenerator[Harness, None]:
     model = ScriptedModel(script, strict=False)
     async with Harness.open(bundle, store=log, model=model) as harness:
         yield harness
 
 
-async def versions(log: TimelineLog) -> list[str]:
+async def versions(log: tl.TimelineLog) -> list[str]:
     headers = await log.read(KEY, types=["turn.header"])
-    return [block.body.version for block in headers if isinstance(block.body, TurnHeader)]
+    return [block.body.version for block in headers if isinstance(block.body, tl.TurnHeader)]
 
 
 async def leave_cut(
-    bundle: Bundle, log: TimelineLog, script: Sequence[ScriptEntry], left: int
+    bundle: Bundle, log: tl.TimelineLog, script: Sequence[ScriptEntry], left: int
 ) -> None:
     """Send a message through the bundle, and die after so many appends of its turn."""
     crashing = CrashingLog(log)
@@ -468,7 +461,7 @@ async def leave_cut(
 
 @pytest.mark.parametrize("name", ["other", "tea"])
 async def test_two_harnesses_on_one_conversation_answer_their_own_messages(
-    log: TimelineLog, name: Literal["other", "tea"]
+    log: tl.TimelineLog, name: Literal["other", "tea"]
 ) -> None:
     other = Bundle(id=name, version="2")
     async with (
@@ -484,11 +477,11 @@ async def test_two_harnesses_on_one_conversation_answer_their_own_messages(
     assert [result.answer for result in results] == ["one", "two"] * 15
     headers = await log.read(KEY, types=["turn.header"])
     prompts = await log.read(KEY, types=["user.prompt"])
-    senders = [block.body.sender for block in prompts if isinstance(block.body, UserPrompt)]
+    senders = [block.body.sender for block in prompts if isinstance(block.body, tl.UserPrompt)]
     bundles = {
         block.turn: (block.body.bundle, block.body.version)
         for block in headers
-        if isinstance(block.body, TurnHeader)
+        if isinstance(block.body, tl.TurnHeader)
     }
     assert [(sender.bundle, sender.version) for sender in senders if sender] == [
         bundles[turn] for turn in range(1, 31)
@@ -506,7 +499,9 @@ async def order_and_approve(talk: Conversation) -> list[str]:
     return [*reasons]
 
 
-async def test_a_message_of_a_version_with_a_guard_never_runs_without_it(log: TimelineLog) -> None:
+async def test_a_message_of_a_version_with_a_guard_never_runs_without_it(
+    log: tl.TimelineLog,
+) -> None:
     calls: list[ScriptEntry] = [Call("tea.order", kind="green"), "Done."] * 5
     async with (
         opened(tea("1"), log, calls) as first,
@@ -521,7 +516,7 @@ async def test_a_message_of_a_version_with_a_guard_never_runs_without_it(log: Ti
 
 @pytest.mark.parametrize("left", [1, 4])
 async def test_a_turn_that_was_left_is_taken_by_the_same_or_a_later_version_alone(
-    log: TimelineLog, left: int
+    log: tl.TimelineLog, left: int
 ) -> None:
     script: list[ScriptEntry] = [Call("react.read", paths=["ar:turn_1.user.prompt"]), "Done."]
     async with opened(tea("1"), log), opened(tea("2"), log), opened(tea("3"), log):
@@ -541,7 +536,7 @@ async def test_a_turn_that_was_left_is_taken_by_the_same_or_a_later_version_alon
     assert (await versions(log))[-1] == "3"
 
 
-async def test_a_person_may_run_a_turn_with_another_bundle(log: TimelineLog) -> None:
+async def test_a_person_may_run_a_turn_with_another_bundle(log: tl.TimelineLog) -> None:
     await leave_cut(tea("1"), log, ["Done."], left=1)
     async with opened(Bundle(id="other"), log, ["By another."]) as other:
         result = await other.conversation("c").resume(any_bundle=True)
@@ -549,7 +544,7 @@ async def test_a_person_may_run_a_turn_with_another_bundle(log: TimelineLog) -> 
 
 
 async def test_an_answer_through_an_earlier_version_is_refused_before_it_is_stored(
-    log: TimelineLog,
+    log: tl.TimelineLog,
 ) -> None:
     async with opened(tea("1"), log, ["Done."]) as earlier:
         async with opened(tea("2", guarded=True), log, [Call("tea.order", kind="green")]) as later:
@@ -560,7 +555,7 @@ async def test_an_answer_through_an_earlier_version_is_refused_before_it_is_stor
     assert await log.read(KEY, types=["user.answer"]) == []
 
 
-async def test_an_open_call_whose_tool_has_changed_waits(log: TimelineLog) -> None:
+async def test_an_open_call_whose_tool_has_changed_waits(log: tl.TimelineLog) -> None:
     async with opened(tea("1", guarded=True), log, [Call("tea.order", kind="green")]) as first:
         await first.conversation("c").say("Order.")
     lost = Bundle(id="tea", version="2")
@@ -575,7 +570,7 @@ async def test_an_open_call_whose_tool_has_changed_waits(log: TimelineLog) -> No
 
 
 async def test_an_approval_that_a_later_version_cannot_use_is_used_by_the_version_that_asked(
-    log: TimelineLog,
+    log: tl.TimelineLog,
 ) -> None:
     async with opened(tea("1", guarded=True), log, [Call("tea.order", kind="green")]) as first:
         await first.conversation("c").say("Order.")
@@ -584,13 +579,15 @@ async def test_an_approval_that_a_later_version_cannot_use_is_used_by_the_versio
             await later.conversation("c").resume({"c1": True})
     async with opened(tea("1", guarded=True), log, ["Done.", "Hello."]) as first:
         assert (await first.conversation("c").say("Hello.")).answer == "Hello."
-    reasons = [block.body.reason for block in await log.read(KEY) if isinstance(block.body, Exit)]
+    reasons = [
+        block.body.reason for block in await log.read(KEY) if isinstance(block.body, tl.Exit)
+    ]
     assert reasons == ["complete", "complete"]
     assert len(await log.read(KEY, types=["react.tool.start"])) == 1
 
 
 async def test_the_result_of_a_client_counts_in_a_later_version_whatever_it_says(
-    log: TimelineLog,
+    log: tl.TimelineLog,
 ) -> None:
     def desk() -> Bundle:
         @tool(client=True, effect="read")
@@ -615,7 +612,7 @@ async def test_the_result_of_a_client_counts_in_a_later_version_whatever_it_says
 
 
 async def test_a_bundle_without_a_version_does_not_run_a_turn_of_one_that_has_a_version(
-    log: TimelineLog,
+    log: tl.TimelineLog,
 ) -> None:
     async with opened(tea("1", guarded=True), log, [Call("tea.order", kind="green")]) as first:
         await first.conversation("c").say("Order.")
@@ -635,7 +632,7 @@ async def test_a_bundle_without_a_version_does_not_run_a_turn_of_one_that_has_a_
     ],
 )
 async def test_a_person_may_run_an_open_call_although_its_tool_has_changed(
-    log: TimelineLog, bundle: Bundle, text: str
+    log: tl.TimelineLog, bundle: Bundle, text: str
 ) -> None:
     async with opened(tea("1", guarded=True), log, [Call("tea.order", kind="green")]) as first:
         await first.conversation("c").say("Order.")
@@ -643,24 +640,24 @@ async def test_a_person_may_run_an_open_call_although_its_tool_has_changed(
         result = await later.conversation("c").resume({"c1": True}, any_bundle=True)
     assert (result.answer, result.exit_reason) == ("Done.", "complete")
     [block] = await log.read(KEY, types=["react.tool.result"])
-    assert isinstance(block.body, ToolResult)
+    assert isinstance(block.body, tl.ToolResult)
     assert text in block.body.text
 
 
-async def begin_and_hand_over(bundle: Bundle, log: TimelineLog) -> None:
+async def begin_and_hand_over(bundle: Bundle, log: tl.TimelineLog) -> None:
     """Begin a turn through the bundle, and hand it over while its call runs."""
     async with opened(bundle, log, [Call("tea.hold")]) as harness:
         talk = harness.conversation("c")
         running = asyncio.ensure_future(talk.say("Wait."))
         async for event in talk.listen():
-            if isinstance(event, Block) and isinstance(event.body, ToolCalled):
+            if isinstance(event, tl.Block) and isinstance(event.body, tl.ToolCalled):
                 break
         await harness.hand_over()
         with pytest.raises(HandedOver):
             await running
 
 
-async def test_a_turn_that_was_handed_over_is_taken_by_a_later_version(log: TimelineLog) -> None:
+async def test_a_turn_that_was_handed_over_is_taken_by_a_later_version(log: tl.TimelineLog) -> None:
     await begin_and_hand_over(holding(600, version="1"), log)
     async with opened(holding(0, version="2"), log, ["Done."]) as later:
         (outcome,) = await later.carry_on()
@@ -669,7 +666,7 @@ async def test_a_turn_that_was_handed_over_is_taken_by_a_later_version(log: Time
 
 
 async def test_a_turn_that_was_handed_over_is_refused_by_an_earlier_version(
-    log: TimelineLog,
+    log: tl.TimelineLog,
 ) -> None:
     async with opened(holding(0, version="1"), log):
         pass  # the store has met it first
@@ -685,7 +682,7 @@ async def test_a_turn_that_was_handed_over_is_refused_by_an_earlier_version(
 
 @pytest.mark.parametrize("bundle", [tea("2"), Bundle(id="other")])
 async def test_a_queued_message_is_recalled_while_another_waits_for_its_harness(
-    log: TimelineLog, bundle: Bundle
+    log: tl.TimelineLog, bundle: Bundle
 ) -> None:
     crashing = CrashingLog(log)
     async with opened(bundle, log, ["Here."]) as waiting, opened(tea("1"), crashing) as sender:
@@ -707,7 +704,7 @@ async def test_a_queued_message_is_recalled_while_another_waits_for_its_harness(
     ("bundle", "turns"), [(Bundle(id="other"), {2}), (tea("1"), {1, 2})], ids=["other", "same"]
 )
 async def test_nobody_waits_for_a_harness_that_closes(
-    log: TimelineLog, bundle: Bundle, turns: set[int]
+    log: tl.TimelineLog, bundle: Bundle, turns: set[int]
 ) -> None:
     crashing = CrashingLog(log)
     async with opened(bundle, log, ["Here."] * len(turns)) as waiting:
@@ -724,7 +721,7 @@ async def test_nobody_waits_for_a_harness_that_closes(
 
 
 async def test_a_queued_message_of_an_absent_harness_is_passed_over_by_another_bundle(
-    log: TimelineLog,
+    log: tl.TimelineLog,
 ) -> None:
     await leave_cut(tea("1"), log, ["Done."], left=1)
     async with opened(Bundle(id="other"), log, ["Other."]) as other:
@@ -782,7 +779,7 @@ def test_the_version_of_a_bundle_in_one_file_covers_the_modules_beside_it_that_i
     assert loaded.version() != first
 
 
-async def test_a_harness_is_present_until_it_closes(log: TimelineLog) -> None:
+async def test_a_harness_is_present_until_it_closes(log: tl.TimelineLog) -> None:
     async with log.present("tea", "2") as sender:
         assert await log.is_present(sender)
     assert not await log.is_present(sender)

@@ -22,28 +22,15 @@ from loopline import (
     TurnResult,
     tool,
 )
+from loopline import timeline as tl
 from loopline.errors import StoreError, StoreVersion
 from loopline.models import Model, ToolCall, UserMessage
 from loopline.testing import Call, FakeClock, Raw, Say, ScriptedModel, ScriptError, Wait
-from loopline.timeline import (
-    NEW_TURN,
-    Block,
-    ConversationKey,
-    Entry,
-    Exit,
-    MemoryLog,
-    RoundStart,
-    ToolCalled,
-    ToolResult,
-    ToolStarted,
-    Unknown,
-    UserPrompt,
-)
 from tests.support.git_repositories import commit
 from tests.support.playground import bundle as playground
 from tests.support.scripted_conversation import talking
 
-HERE = ConversationKey(name="c")
+HERE = tl.ConversationKey(name="c")
 
 
 @tool(effect="read")
@@ -106,13 +93,13 @@ class Odd(BaseWorkflow):
 odd = Bundle(id="odd", workflow=Odd)
 
 
-async def results(calls: Sequence[ToolCall], bundle: Bundle = odd) -> list[ToolResult]:
+async def results(calls: Sequence[ToolCall], bundle: Bundle = odd) -> list[tl.ToolResult]:
     """What the calls come to, in a conversation that can be gone on with."""
     async with talking([Say("", *calls), "Done.", "Again."], bundle=bundle) as talk:
         assert (await talk.say("go")).answer == "Done."
         assert (await talk.say("go on")).answer == "Again."
         blocks = await talk.blocks()
-    return [block.body for block in blocks if isinstance(block.body, ToolResult)]
+    return [block.body for block in blocks if isinstance(block.body, tl.ToolResult)]
 
 
 @pytest.mark.parametrize(
@@ -156,7 +143,7 @@ async def test_a_tool_cannot_change_what_the_log_says_it_was_given() -> None:
         [Call("odd.changing", data={"inner": {"x": "1"}}), "Done."], bundle=odd
     ) as talk:
         await talk.say("go")
-        (call,) = [b.body for b in await talk.blocks() if isinstance(b.body, ToolCalled)]
+        (call,) = [b.body for b in await talk.blocks() if isinstance(b.body, tl.ToolCalled)]
     assert call.arguments == {"data": {"inner": {"x": "1"}}}
 
 
@@ -194,16 +181,16 @@ async def test_an_odd_reply_in_json_is_asked_for_again(raw: str) -> None:
 async def test_numbers_that_json_has_not_are_kept_as_text() -> None:
     async with talking([Call("play.look", text=float("nan")), "Done."]) as talk:
         await talk.say("go")
-        (call,) = [b.body for b in await talk.blocks() if isinstance(b.body, ToolCalled)]
+        (call,) = [b.body for b in await talk.blocks() if isinstance(b.body, tl.ToolCalled)]
     assert call.arguments == {"text": "nan"}
 
 
 async def test_a_conversation_of_a_newer_loopline_is_not_run() -> None:
-    log = MemoryLog(FakeClock())
-    await log.append(HERE, [Entry(body=UserPrompt(text="hi"), turn=NEW_TURN)], seen=0)
+    log = tl.MemoryLog(FakeClock())
+    await log.append(HERE, [tl.Entry(body=tl.UserPrompt(text="hi"), turn=tl.NEW_TURN)], seen=0)
     async with log.lease(HERE) as term:
-        later = Unknown(stored_type="user.thought", version=1, stored="{}")
-        await log.append(HERE, [Entry(body=later, turn=1)], seen=0, term=term)
+        later = tl.Unknown(stored_type="user.thought", version=1, stored="{}")
+        await log.append(HERE, [tl.Entry(body=later, turn=1)], seen=0, term=term)
     async with Harness.open(playground, store=log, model=ScriptedModel([])) as harness:
         with pytest.raises(StoreVersion, match=r"user\.thought"):
             await harness.conversation("c").resume()
@@ -217,7 +204,7 @@ async def test_a_model_that_cannot_be_made_closes_the_turn_and_says_so() -> None
         talk = harness.conversation("c")
         with pytest.raises(LooplineError, match="no weights"):
             await talk.say("go")
-        assert isinstance((await talk.blocks())[-1].body, Exit)
+        assert isinstance((await talk.blocks())[-1].body, tl.Exit)
 
 
 async def test_text_beside_calls_is_the_forced_answer_when_there_is_no_other() -> None:
@@ -282,13 +269,13 @@ async def test_things_kept_at_once_under_one_name_all_have_their_version() -> No
 async def test_a_prompt_can_be_recalled_until_a_round_takes_it() -> None:
     async with talking([Call("play.alone", text="x"), "One.", "Two."]) as talk:
         async for event in talk.stream("first"):
-            if isinstance(event, Block) and isinstance(event.body, ToolStarted):
+            if isinstance(event, tl.Block) and isinstance(event.body, tl.ToolStarted):
                 receipt = await talk.followup("no, wait")
                 assert await talk.recall(receipt)
                 assert not await talk.recall(receipt)
         assert (await talk.say("second")).answer == "Two."
         blocks = await talk.blocks()
-    taken = [seq for b in blocks if isinstance(b.body, RoundStart) for seq in b.body.takes]
+    taken = [seq for b in blocks if isinstance(b.body, tl.RoundStart) for seq in b.body.takes]
     assert len(taken) == 2
 
 
@@ -297,7 +284,7 @@ async def test_stopping_takes_back_what_waits_behind_the_running_turn() -> None:
     async with talking(script, bundle=odd) as talk:
         waiting = list[asyncio.Task[TurnResult]]()
         async for event in talk.stream("first"):
-            if isinstance(event, Block) and isinstance(event.body, ToolStarted):
+            if isinstance(event, tl.Block) and isinstance(event.body, tl.ToolStarted):
                 waiting.append(asyncio.create_task(talk.say("second")))
                 await asyncio.sleep(0.01)
                 await talk.stop()
@@ -319,30 +306,30 @@ async def test_stopping_at_any_moment_leaves_an_ended_turn_or_none(steps: int) -
         result = await saying
         blocks = await talk.blocks()
     assert result.exit_reason in ("stopped", "complete")
-    exits = [block.body.reason for block in blocks if isinstance(block.body, Exit)]
+    exits = [block.body.reason for block in blocks if isinstance(block.body, tl.Exit)]
     recalled = any(block.type == "user.recalled" for block in blocks)
     assert exits == ([] if recalled else [result.exit_reason])
 
 
 async def test_a_turn_cut_in_a_round_of_another_model_begins_a_round_of_its_own() -> None:
-    log = MemoryLog(FakeClock())
+    log = tl.MemoryLog(FakeClock())
     script = ScriptedModel([Wait(0), "Never."], strict=False)
     async with Harness.open(playground, store=log, model=script, clock=FakeClock()) as harness:
         async for event in harness.conversation("c").stream("go"):
-            if isinstance(event, Block) and isinstance(event.body, RoundStart):
+            if isinstance(event, tl.Block) and isinstance(event.body, tl.RoundStart):
                 break
-        cut = [b for b in await log.read(HERE) if not isinstance(b.body, Exit)]
-    again = MemoryLog(FakeClock())
+        cut = [b for b in await log.read(HERE) if not isinstance(b.body, tl.Exit)]
+    again = tl.MemoryLog(FakeClock())
     async with again.lease(HERE) as term:
         for block in cut:
-            turn = NEW_TURN if isinstance(block.body, UserPrompt) else block.turn
-            entry = Entry(body=block.body, turn=turn, round=block.round)
+            turn = tl.NEW_TURN if isinstance(block.body, tl.UserPrompt) else block.turn
+            entry = tl.Entry(body=block.body, turn=turn, round=block.round)
             await again.append(HERE, [entry], seen=0, term=term)
     other_model = ScriptedModel(["Done."], tool_call=False, json_mode=True)
     other_model.name = "other"
     async with Harness.open(playground, store=again, model=other_model) as harness:
         await harness.conversation("c").resume()
-    bodies = [b.body for b in await again.read(HERE) if isinstance(b.body, RoundStart)]
+    bodies = [b.body for b in await again.read(HERE) if isinstance(b.body, tl.RoundStart)]
     assert [(item.model, item.protocol, item.takes) for item in bodies] == [
         ("scripted", "native", (1,)),
         ("other", "json", ()),

@@ -7,23 +7,12 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from loopline import timeline as tl
 from loopline.errors import LooplineError
 from loopline.models import Capabilities, ProtocolName, Reply, ToolCall, ToolMessage, ToolSpec
 from loopline.prompt import Answer, Calls, DecodedReply, Malformed, protocol
 from loopline.react import LoopOptions, check_limits, choose_protocol
 from loopline.testing import Call, Raw, Say, ScriptedModel
-from loopline.timeline import (
-    Body,
-    Completion,
-    Decision,
-    Notice,
-    PlanAck,
-    RoundStart,
-    Thinking,
-    ToolCalled,
-    TurnHeader,
-    UserPrompt,
-)
 from tests.support.scripted_conversation import talking
 from tests.support.workbench import Desk, at_work, bodies, in_json, results, shown, workbench
 
@@ -51,23 +40,23 @@ def story() -> list[Say]:
     ]
 
 
-def apart_from_its_protocol(body: Body) -> Body:
+def apart_from_its_protocol(body: tl.Body) -> tl.Body:
     """The body without what names the protocol, or how a reply ends in it, or what it adds to the prompt."""
     match body:
-        case UserPrompt():
+        case tl.UserPrompt():
             return structs.replace(body, limits={})
-        case TurnHeader():
+        case tl.TurnHeader():
             return structs.replace(body, protocol="", limits={})
-        case RoundStart():
+        case tl.RoundStart():
             of_protocol = structs.replace(body, protocol="", system_sha256="", stable_sha256="")
             return structs.replace(of_protocol, system="", tokens=0, points=())
-        case Decision():
+        case tl.Decision():
             return structs.replace(body, stop_reason="stop")
         case _:
             return body
 
 
-async def told(name: ProtocolName) -> list[Body]:
+async def told(name: ProtocolName) -> list[tl.Body]:
     """The bodies that the story leaves in the protocol."""
     async with talking(story()) as talk:
         result = await talk.say("Is it so?", protocol=name)
@@ -83,12 +72,12 @@ async def test_one_story_leaves_the_same_timeline_in_every_protocol(name: Protoc
 @pytest.mark.parametrize("name", NAMES)
 async def test_the_story_has_all_that_is_hard(name: ProtocolName) -> None:
     bodies = await told(name)
-    called = [body.arguments for body in bodies if isinstance(body, ToolCalled)]
+    called = [body.arguments for body in bodies if isinstance(body, tl.ToolCalled)]
     assert called[1] == {"text": HARD}
-    (answer,) = [body.text for body in bodies if isinstance(body, Completion)]
+    (answer,) = [body.text for body in bodies if isinstance(body, tl.Completion)]
     assert called[1] == {"text": HARD}
     assert answer == f"It is so [[S:1]]:\n\n{HARD}"
-    assert [body.changes for body in bodies if isinstance(body, PlanAck)] == [
+    assert [body.changes for body in bodies if isinstance(body, tl.PlanAck)] == [
         {"1": "done"},
         {"2": "done", "3": "done"},
     ]
@@ -115,8 +104,8 @@ async def test_what_cannot_be_read_is_asked_for_once_more_and_then_taken_as_it_i
     async with talking(odd) as talk:
         result = await talk.say("go", protocol=name)
         blocks = await talk.blocks()
-    (notice,) = [block.body for block in blocks if isinstance(block.body, Notice)]
-    (answer,) = [block.body for block in blocks if isinstance(block.body, Completion)]
+    (notice,) = [block.body for block in blocks if isinstance(block.body, tl.Notice)]
+    (answer,) = [block.body for block in blocks if isinstance(block.body, tl.Completion)]
     assert "Write " in notice.text
     assert (result.rounds, result.ok, answer.flag) == (2, True, "unparsed")
     assert result.answer == "<tool_call name='x'>never</tool_call>"
@@ -131,7 +120,7 @@ async def test_an_invented_observation_is_kept_apart_and_never_shown_to_the_mode
     async with talking(model) as talk:
         result = await talk.say("go", protocol="thought_action")
         assert (result.answer, result.rounds) == ("Tea.", 2)
-        (first, _) = [b.body for b in await talk.blocks() if isinstance(b.body, Decision)]
+        (first, _) = [b.body for b in await talk.blocks() if isinstance(b.body, tl.Decision)]
     assert first.discarded == invented[invented.index("Observation") :]
     assert "there is none" not in str(model.requests[1])
 
@@ -360,8 +349,8 @@ async def test_a_turn_in_one_protocol_is_followed_by_one_in_another() -> None:
     async with talking(script) as talk:
         await talk.say("Is it so?", protocol="tagged")
         result = await talk.say("And now?", protocol="thought_action")
-        starts = [b.body for b in await talk.blocks() if isinstance(b.body, RoundStart)]
-        prompts = [b for b in await talk.blocks() if isinstance(b.body, UserPrompt)]
+        starts = [b.body for b in await talk.blocks() if isinstance(b.body, tl.RoundStart)]
+        prompts = [b for b in await talk.blocks() if isinstance(b.body, tl.UserPrompt)]
     assert (result.answer, len(prompts)) == ("Still so.", 2)
     assert starts[-1].opened_by == "protocol,instructions"
     assert "Action: play.look" in str(script.requests[-1])
@@ -398,14 +387,14 @@ async def test_calls_that_are_all_broken_are_repaired_and_never_an_answer(
 ) -> None:
     async with at_work([Raw(broken), "Done."], workbench(protocol=protocol)) as talk:
         result = await talk.say("go")
-        (notice,) = await bodies(talk, Notice)
+        (notice,) = await bodies(talk, tl.Notice)
     assert (result.answer, result.rounds, notice.code) == ("Done.", 2, "malformed_reply")
 
 
 async def test_reasoning_beside_an_object_without_notes_is_kept() -> None:
     async with at_work(in_json([Say("Done.", thinking="because")])) as talk:
         await talk.say("go")
-        (thought,) = await bodies(talk, Thinking)
+        (thought,) = await bodies(talk, tl.Thinking)
     assert thought.text == "because"
 
 

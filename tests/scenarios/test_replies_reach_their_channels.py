@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loopline import Bundle, Harness
+from loopline import timeline as tl
 from loopline.events import Delta, Event, NotesMode
 from loopline.events.events import NO_TOOLS, AnswerText
 from loopline.models import Capabilities, Prompt, ProtocolName, Reply, TextDelta, ToolCall
@@ -20,22 +21,6 @@ from loopline.react import Limits
 from loopline.react.replies import CitationFilter
 from loopline.testing import Call, Fail, Raw, Refuse, Say, ScriptedModel
 from loopline.testing.scripted import Entry
-from loopline.timeline import (
-    Block,
-    Completion,
-    Decision,
-    Draft,
-    Exit,
-    Notes,
-    PlanAck,
-    RoundStart,
-    Source,
-    SourceAdded,
-    SourcePool,
-    Thinking,
-    ToolResult,
-    citations,
-)
 from tests.support.playground import bundle
 from tests.support.scripted_conversation import talking
 from tests.support.workbench import at_work, bodies, heard, said, shown, workbench
@@ -46,11 +31,11 @@ FIND = Call("play.find", url="https://x.example")
 
 async def deltas(
     script: Sequence[Entry], protocol: ProtocolName = "native"
-) -> tuple[list[Delta], list[Block]]:
+) -> tuple[list[Delta], list[tl.Block]]:
     """The deltas of the last reply's channels, and all blocks of the turn."""
     async with talking(script) as talk:
         events = [event async for event in talk.stream("go", protocol=protocol)]
-    blocks = [event for event in events if isinstance(event, Block)]
+    blocks = [event for event in events if isinstance(event, tl.Block)]
     last = max(
         n for n, event in enumerate(events) if getattr(event, "type", "") == "react.round.start"
     )
@@ -61,7 +46,7 @@ def told(deltas: Sequence[Delta]) -> list[tuple[str, str, str]]:
     return [(delta.type, delta.channel, delta.text) for delta in deltas]
 
 
-def the(kind: type[Completion | Notes | Thinking], blocks: Sequence[Block]) -> str:
+def the(kind: type[tl.Completion | tl.Notes | tl.Thinking], blocks: Sequence[tl.Block]) -> str:
     return [block.body.text for block in blocks if isinstance(block.body, kind)][-1]
 
 
@@ -71,14 +56,14 @@ TALLIES = "✓ 12 tests pass\n✗ 3 tests fail\nSee the log."
 @pytest.mark.parametrize("name", ["native", "json", "tagged", "thought_action"])
 async def test_lines_of_an_answer_that_acknowledge_no_step_stay_in_it(name: ProtocolName) -> None:
     heard, blocks = await deltas([PLAN, TALLIES], name)
-    assert the(Completion, blocks) == TALLIES
+    assert the(tl.Completion, blocks) == TALLIES
     assert "".join(delta.text for delta in heard if delta.channel == "answer") == TALLIES
-    assert not [block for block in blocks if isinstance(block.body, PlanAck | Notes)]
+    assert not [block for block in blocks if isinstance(block.body, tl.PlanAck | tl.Notes)]
 
 
 async def test_an_answer_of_nothing_but_tallies_is_an_answer() -> None:
     _, blocks = await deltas([PLAN, "✓ 2 tests pass\n✗ [3] fails"])
-    assert the(Completion, blocks) == "✓ 2 tests pass\n✗ [3] fails"
+    assert the(tl.Completion, blocks) == "✓ 2 tests pass\n✗ [3] fails"
 
 
 @pytest.mark.parametrize("name", ["native", "json", "tagged", "thought_action"])
@@ -88,8 +73,8 @@ async def test_marks_that_lead_an_answer_are_heard_as_notes_and_never_as_answer(
     heard, blocks = await deltas([PLAN, "✓ [1] run\n✓ 2. told\n✗ [3] is none\nThe answer."], name)
     answer = "✗ [3] is none\nThe answer."
     assert told(heard) == [("delta", "notes", "✓ [1] run\n✓ 2. told"), ("delta", "answer", answer)]
-    assert the(Notes, blocks) == "✓ [1] run\n✓ 2. told"
-    assert the(Completion, blocks) == answer
+    assert the(tl.Notes, blocks) == "✓ [1] run\n✓ 2. told"
+    assert the(tl.Completion, blocks) == answer
 
 
 async def test_the_text_beside_native_calls_is_heard_as_notes_once_the_calls_are_there() -> None:
@@ -115,8 +100,8 @@ async def test_channels_of_a_tagged_text_become_blocks() -> None:
         "<channel:answer>See above [[S:1]].</channel:answer>"
     )
     heard, blocks = await deltas([FIND, Raw(text)], "tagged")
-    assert the(Thinking, blocks) == "hm"
-    assert the(Completion, blocks) == "# Tea\nGreen [[S:1]].\n\nSee above [[S:1]]."
+    assert the(tl.Thinking, blocks) == "hm"
+    assert the(tl.Completion, blocks) == "# Tea\nGreen [[S:1]].\n\nSee above [[S:1]]."
     assert told(heard) == [
         ("delta", "notes", "I look."),
         ("delta", "thinking", "hm"),
@@ -175,7 +160,9 @@ async def test_an_answer_of_thought_and_action_that_was_made_up_is_never_heard()
         ("delta", "notes", "I look."),
         ("delta", "answer", "Tea."),
     ]
-    assert [e.body.text for e in events if isinstance(e, Block) and isinstance(e.body, ToolResult)]
+    assert [
+        e.body.text for e in events if isinstance(e, tl.Block) and isinstance(e.body, tl.ToolResult)
+    ]
 
 
 async def test_a_draft_is_heard_as_a_draft_and_the_answer_is_that_of_the_synthesis() -> None:
@@ -185,7 +172,7 @@ async def test_a_draft_is_heard_as_a_draft_and_the_answer_is_that_of_the_synthes
         ("delta", "draft", "In short."),
         ("delta", "answer", "At length."),
     ]
-    assert [e.body.text for e in events if isinstance(e, Block) and isinstance(e.body, Draft)]
+    assert [e.body.text for e in events if isinstance(e, tl.Block) and isinstance(e.body, tl.Draft)]
 
 
 async def test_an_answer_that_is_held_is_never_left_in_the_answer_channel() -> None:
@@ -197,7 +184,7 @@ async def test_an_answer_that_is_held_is_never_left_in_the_answer_channel() -> N
 async def test_an_answer_that_stands_in_for_the_models_is_heard_too() -> None:
     async with talking([FIND], name="c") as talk:
         events = [e async for e in talk.stream("go", max_iterations=1, on_exhausted="summary")]
-    answer = the(Completion, [event for event in events if isinstance(event, Block)])
+    answer = the(tl.Completion, [event for event in events if isinstance(event, tl.Block)])
     assert told([event for event in events if isinstance(event, Delta)]) == [
         ("delta", "answer", answer)
     ]
@@ -219,7 +206,7 @@ async def test_what_looks_like_a_call_is_asked_for_again_in_its_form_and_never_s
     async with talking([Raw(text), Call("play.look", text="tea"), "Tea."]) as talk:
         events = [event async for event in talk.stream("go", protocol="tagged")]
     deltas = [event for event in events if isinstance(event, Delta) and event.channel == "answer"]
-    notices = [str(e.body) for e in events if isinstance(e, Block) and e.type == "react.notice"]
+    notices = [str(e.body) for e in events if isinstance(e, tl.Block) and e.type == "react.notice"]
     assert told(deltas) == [("delta", "answer", "Tea.")]
     assert len(notices) == 1
     assert '<tool_call name="…">{…}</tool_call>' in notices[0]
@@ -230,7 +217,7 @@ async def test_a_call_in_the_short_tag_is_made() -> None:
     async with talking([Raw(text), "Tea."]) as talk:
         events = [event async for event in talk.stream("go", protocol="tagged")]
     results = [
-        e.body.text for e in events if isinstance(e, Block) and isinstance(e.body, ToolResult)
+        e.body.text for e in events if isinstance(e, tl.Block) and isinstance(e.body, tl.ToolResult)
     ]
     assert results == ["seen tea"]
 
@@ -330,9 +317,9 @@ async def test_when_the_model_does_not_write_it_the_draft_is_the_answer(entry: E
     model = ScriptedModel([Call("w.look"), "A draft.", entry], strict=False)
     async with at_work(model, workbench(answer_mode="synthesize")) as talk:
         events = await heard(talk, "go")
-        (answer,) = await bodies(talk, Completion)
-        (end,) = await bodies(talk, Exit)
-        last = (await bodies(talk, Decision))[-1]
+        (answer,) = await bodies(talk, tl.Completion)
+        (end,) = await bodies(talk, tl.Exit)
+        last = (await bodies(talk, tl.Decision))[-1]
     assert (answer.text, answer.flag, end.reason) == ("A draft.", "draft", "complete")
     assert "Lo" not in said(events)
     if isinstance(entry, Refuse):
@@ -359,7 +346,7 @@ async def test_its_round_records_what_the_request_was_estimated_at() -> None:
     model = ScriptedModel([Call("w.look"), "A draft.", "The answer."])
     async with at_work(model, workbench(answer_mode="synthesize")) as talk:
         await talk.say("go")
-        start = (await bodies(talk, RoundStart))[-1]
+        start = (await bodies(talk, tl.RoundStart))[-1]
     request = model.requests[-1]
     texts = [request.system, request.tail, *(str(message) for message in request.messages)]
     assert start.shows == "trace"
@@ -389,7 +376,9 @@ async def events_of_reply(pieces: Sequence[str]) -> list[Event]:
     """The events after the results of the turn that is answered so."""
     async with Harness.open(bundle, store="memory:", model=InPieces(pieces)) as harness:
         events = [event async for event in harness.conversation("c").stream("go")]
-    begun = [n for n, event in enumerate(events) if isinstance(event, Block) and event.round == 2]
+    begun = [
+        n for n, event in enumerate(events) if isinstance(event, tl.Block) and event.round == 2
+    ]
     return events[begun[0] :]
 
 
@@ -410,11 +399,11 @@ async def test_what_is_held_back_is_heard_before_the_answer_is() -> None:
     *_, last, answer = [
         event
         for event in await events_of_reply(["`open [[S:1]]"])
-        if isinstance(event, Delta) or isinstance(event.body, Completion)
+        if isinstance(event, Delta) or isinstance(event.body, tl.Completion)
     ]
     assert isinstance(last, Delta)
     assert last.text.endswith("[1]")
-    assert isinstance(answer, Block)
+    assert isinstance(answer, tl.Block)
 
 
 async def test_what_is_stored_keeps_its_tokens_and_the_marks_are_places_in_the_sources() -> None:
@@ -427,10 +416,10 @@ async def test_what_is_stored_keeps_its_tokens_and_the_marks_are_places_in_the_s
     ]
 
 
-def pool(newest: int) -> SourcePool:
-    source_pool = SourcePool()
+def pool(newest: int) -> tl.SourcePool:
+    source_pool = tl.SourcePool()
     for sid in range(1, newest + 1):
-        source_pool.take(SourceAdded(sid=sid, source=Source(url=f"https://{sid}.example")))
+        source_pool.take(tl.SourceAdded(sid=sid, source=tl.Source(url=f"https://{sid}.example")))
     return source_pool
 
 
@@ -472,7 +461,7 @@ def test_nothing_is_told_of_a_piece_that_is_held_back_whole() -> None:
 def test_the_pieces_say_what_the_whole_does(atoms: list[str], cuts: list[int]) -> None:
     text = "".join(atoms)
     ends = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
-    whole = citations.resolve(text, citations.Marks({1, 2, 3}), newest=3)
+    whole = tl.citations.resolve(text, tl.citations.Marks({1, 2, 3}), newest=3)
     reported_text = listened(*(answer(text[start:end]) for start, end in pairwise(ends)))
     assert "".join(pieces_of(reported_text)) == whole
 
@@ -495,8 +484,8 @@ async def test_a_turn_that_is_stopped_stores_what_was_written_and_its_sources_ar
             events.append(event)
             if isinstance(event, Delta) and event.text.endswith(" all "):
                 await talk.stop()
-    (answer,) = [e for e in events if isinstance(e, Block) and isinstance(e.body, Completion)]
-    assert isinstance(answer.body, Completion)
+    (answer,) = [e for e in events if isinstance(e, tl.Block) and isinstance(e.body, tl.Completion)]
+    assert isinstance(answer.body, tl.Completion)
     assert answer.body.text == "".join(pieces)
     assert answer.body.sources_used == (2, 1)
     assert "".join(pieces_of(events)).endswith(

@@ -15,6 +15,7 @@ import httpx2
 import pytest
 
 from loopline import Bundle, Harness, Output, OutputFile, tool
+from loopline import timeline as tl
 from loopline.clock import SystemClock
 from loopline.conversations import Conversation
 from loopline.conversations.subscriptions import Subscriber, Subscriptions
@@ -30,19 +31,6 @@ from loopline.events import (
 )
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry as Scripted
-from loopline.timeline import (
-    NEW_TURN,
-    Block,
-    Checkpoint,
-    Completion,
-    ConversationKey,
-    Entry,
-    Exit,
-    MemoryLog,
-    RoundStart,
-    Timeline,
-    UserPrompt,
-)
 from tests.support.scripted_conversation import talking
 from tests.support.sse_server import Served, serving
 from tests.support.workbench import workbench
@@ -57,7 +45,7 @@ async def heard(talk: Conversation, turns: int, begun: asyncio.Event) -> list[Ev
     async with aclosing(talk.listen()) as listened:
         async for event in listened:
             events.append(event)
-            turns -= isinstance(event, Block) and isinstance(event.body, Exit)
+            turns -= isinstance(event, tl.Block) and isinstance(event.body, tl.Exit)
             if turns == 0:
                 break
     return events
@@ -81,7 +69,7 @@ async def test_who_leaves_is_told_no_more_and_the_turn_goes_on() -> None:
         await talk.say("first")
         events = await first
         assert (await talk.say("second")).answer == "Two."
-    assert {event.turn_id for event in events if isinstance(event, Block)} == {"turn_1"}
+    assert {event.turn_id for event in events if isinstance(event, tl.Block)} == {"turn_1"}
 
 
 @asynccontextmanager
@@ -108,7 +96,7 @@ async def test_a_turn_that_pauses_is_heard_once_though_it_is_carried_on() -> Non
             await talk.feedback("turn_1", "ok")
             await talk.resume({"c1": "The green one."})
         blocks = await talk.blocks()
-    assert [event for event in events if isinstance(event, Block)] == list(blocks)
+    assert [event for event in events if isinstance(event, tl.Block)] == list(blocks)
 
 
 async def test_the_end_of_a_turn_that_the_next_one_interrupts_is_heard_by_those_who_listen() -> (
@@ -119,8 +107,8 @@ async def test_the_end_of_a_turn_that_the_next_one_interrupts_is_heard_by_those_
             await talk.say("first")
             own = [event async for event in talk.stream("second")]
         blocks = await talk.blocks()
-    assert [event for event in events if isinstance(event, Block)] == list(blocks)
-    assert {event.turn for event in own if isinstance(event, Block)} == {2}
+    assert [event for event in events if isinstance(event, tl.Block)] == list(blocks)
+    assert {event.turn for event in own if isinstance(event, tl.Block)} == {2}
 
 
 async def test_who_listens_later_hears_what_comes_behind_what_was_there() -> None:
@@ -131,7 +119,7 @@ async def test_who_listens_later_hears_what_comes_behind_what_was_there() -> Non
             await talk.followup("And?")
             await talk.say("second")
         blocks = await talk.blocks()
-    assert [event for event in events if isinstance(event, Block)] == list(blocks[len(before) :])
+    assert [event for event in events if isinstance(event, tl.Block)] == list(blocks[len(before) :])
 
 
 async def test_a_turn_that_was_begun_elsewhere_is_heard_from_its_first_block(
@@ -144,27 +132,27 @@ async def test_a_turn_that_was_begun_elsewhere_is_heard_from_its_first_block(
         async with listened(talk) as events:
             await talk.resume({"c1": "The green one."})
         blocks = await talk.blocks()
-    assert [event for event in events if isinstance(event, Block)] == list(blocks)
+    assert [event for event in events if isinstance(event, tl.Block)] == list(blocks)
 
 
 async def test_a_sender_hears_what_was_said_while_a_turn_before_theirs_was_run_for_another() -> (
     None
 ):
-    log, key = MemoryLog(FakeClock()), ConversationKey(name="c")
-    remaining_prompt = UserPrompt(text="left", limits={"max_iterations": 1})
-    await log.append(key, [Entry(body=remaining_prompt, turn=NEW_TURN)], seen=0)
+    log, key = tl.MemoryLog(FakeClock()), tl.ConversationKey(name="c")
+    remaining_prompt = tl.UserPrompt(text="left", limits={"max_iterations": 1})
+    await log.append(key, [tl.Entry(body=remaining_prompt, turn=tl.NEW_TURN)], seen=0)
     model = ScriptedModel(["To the first.", "To the second."])
     async with talking(model, store=log) as talk:
 
         async def add() -> None:
             async for event in talk.listen():
-                if isinstance(event, Block) and isinstance(event.body, RoundStart):
+                if isinstance(event, tl.Block) and isinstance(event.body, tl.RoundStart):
                     await talk.followup("And milk?")
                     return
 
         adding = asyncio.ensure_future(add())
         await asyncio.sleep(0)
-        own = [event async for event in talk.stream("second") if isinstance(event, Block)]
+        own = [event async for event in talk.stream("second") if isinstance(event, tl.Block)]
         await adding
         blocks = await talk.blocks()
     assert [block.type for block in own[:3]] == ["user.prompt", "user.followup", "turn.header"]
@@ -172,12 +160,12 @@ async def test_a_sender_hears_what_was_said_while_a_turn_before_theirs_was_run_f
 
 
 async def test_what_the_timeline_was_not_opened_with_is_heard_from_the_log() -> None:
-    log, talk, events = MemoryLog(), ConversationKey(name="c"), list[Event]()
+    log, talk, events = tl.MemoryLog(), tl.ConversationKey(name="c"), list[Event]()
     for text in ("first", "second", "third"):
-        entry = Entry(body=UserPrompt(text=text), turn=NEW_TURN)
+        entry = tl.Entry(body=tl.UserPrompt(text=text), turn=tl.NEW_TURN)
         await log.append(talk, [entry], seen=0)
     blocks = await log.read(talk)
-    timeline, subscriptions = Timeline(blocks[2:], Checkpoint(covers=2)), Subscriptions(log)
+    timeline, subscriptions = tl.Timeline(blocks[2:], tl.Checkpoint(covers=2)), Subscriptions(log)
     with subscriptions.subscribed(talk, Subscriber(events.append, 1)):
         await subscriptions.catch_up(talk, timeline, 3)
     assert events == list(blocks[1:])
@@ -192,7 +180,7 @@ async def ending(events: AsyncIterator[Event], into: list[Event]) -> None:
     """Hear until a turn ends."""
     async for event in events:
         into.append(event)
-        if isinstance(event, Block) and isinstance(event.body, Exit):
+        if isinstance(event, tl.Block) and isinstance(event.body, tl.Exit):
             return
 
 
@@ -212,14 +200,14 @@ async def test_a_turn_ends_while_nobody_takes_what_it_tells() -> None:
         late = [first, *[event async for event in sleeping]]
         blocks = await talk.blocks()
 
-    heard_blocks = [event for event in late if isinstance(event, Block)]
+    heard_blocks = [event for event in late if isinstance(event, tl.Block)]
     [missed] = [event for event in late if isinstance(event, Delta) and event.type == "missed"]
     unheard = [block for block in blocks if block not in heard_blocks]
     assert blocks[-1] == late[-1]
     assert len(late) <= HELD_EVENTS + 1
     assert len(blocks) > HELD_EVENTS
     assert unheard == list(blocks[missed.after : missed.through])
-    assert [event for event in quick if isinstance(event, Block)] == list(blocks)
+    assert [event for event in quick if isinstance(event, tl.Block)] == list(blocks)
 
 
 @tool(effect="write", key="drawing")
@@ -250,8 +238,8 @@ async def test_who_takes_nothing_is_held_no_more_than_so_many_bytes() -> None:
         blocks = await talk.blocks()
 
     [missed] = [event for event in late if isinstance(event, Delta) and event.type == "missed"]
-    heard_blocks = [event for event in late if isinstance(event, Block)]
-    assert [block for block in quick if isinstance(block, Block)] == list(blocks)
+    heard_blocks = [event for event in late if isinstance(event, tl.Block)]
+    assert [block for block in quick if isinstance(block, tl.Block)] == list(blocks)
     assert sum(map(event_size, blocks)) > LARGEST_HELD_SIZE
     assert sum(map(event_size, late)) <= LARGEST_HELD_SIZE
     assert [block for block in blocks if block not in heard_blocks] == list(
@@ -275,8 +263,8 @@ async def test_what_was_missed_is_what_is_read_after_it() -> None:
         blocks = await talk.blocks()
 
     at = late.index(missed)
-    before = [event for event in late[:at] if isinstance(event, Block)]
-    behind = [event for event in late[at:] if isinstance(event, Block)]
+    before = [event for event in late[:at] if isinstance(event, tl.Block)]
+    behind = [event for event in late[at:] if isinstance(event, tl.Block)]
     assert [*before, *read, *behind] == list(blocks)
     assert missed.text.endswith(f"talk.blocks(after={missed.after}, limit={count}) has them")
 
@@ -293,7 +281,7 @@ async def test_a_listener_from_a_place_on_hears_every_block_once_however_slow() 
             while not events or events[-1] != blocks[-2]:
                 events.append(await anext(heard))
     assert len(before) > HELD_EVENTS
-    assert [block for block in events if isinstance(block, Block)] == list(blocks[7:-1])
+    assert [block for block in events if isinstance(block, tl.Block)] == list(blocks[7:-1])
     assert not [delta for delta in events if isinstance(delta, Delta) and delta.type == "missed"]
 
 
@@ -309,10 +297,10 @@ async def test_what_it_was_too_slow_for_is_read_from_the_log_in_its_place() -> N
             events.append(await anext(sleeping))
         await sleeping.aclose()
     assert len(blocks) > HELD_EVENTS
-    assert [block for block in events if isinstance(block, Block)] == list(blocks)
+    assert [block for block in events if isinstance(block, tl.Block)] == list(blocks)
 
 
-class LateLog(MemoryLog):
+class LateLog(tl.MemoryLog):
     """A log whose first reading takes until it is let go."""
 
     def __init__(self) -> None:
@@ -320,7 +308,7 @@ class LateLog(MemoryLog):
         self.let_go = asyncio.Event()
         self._first = True
 
-    async def read(self, conversation: ConversationKey, **options: Any) -> Sequence[Block]:
+    async def read(self, conversation: tl.ConversationKey, **options: Any) -> Sequence[tl.Block]:
         first, self._first = self._first, False
         if first:
             await self.let_go.wait()
@@ -341,7 +329,7 @@ async def test_no_text_is_heard_behind_the_block_that_stands_for_it() -> None:
             second = list[Event]()
             await ending(heard, second)
         blocks = await talk.blocks()
-    assert [*first, *(block for block in second if isinstance(block, Block))] == list(blocks)
+    assert [*first, *(block for block in second if isinstance(block, tl.Block))] == list(blocks)
     assert "".join(delta.text for delta in second if isinstance(delta, Delta)) == "Two."
 
 
@@ -503,10 +491,10 @@ class Plain:
 
     def take(self, event: Event) -> Sequence[Record]:
         match event:
-            case Block(seq=seq, body=UserPrompt(text=text) | Completion(text=text)):
+            case tl.Block(seq=seq, body=tl.UserPrompt(text=text) | tl.Completion(text=text)):
                 head = Record(event=event.type, data={"seq": seq}, id=f"{seq}.1")
                 return [head, Record(event="text", data={"text": text}, id=f"{seq}.2")]
-            case Block(seq=seq):
+            case tl.Block(seq=seq):
                 return [Record(event=event.type, data={"seq": seq}, id=f"{seq}.1")]
             case Delta(type="delta", text=text):
                 return [Record(event="delta", data={"text": text})]
@@ -517,7 +505,7 @@ class Plain:
         return []
 
 
-def records(blocks: Sequence[Block]) -> list[Record]:
+def records(blocks: Sequence[tl.Block]) -> list[Record]:
     """What `Plain` says of the blocks of a conversation."""
     dialect = Plain()
     return [wire for block in blocks for wire in dialect.take(block)]
@@ -576,7 +564,7 @@ def kept(heard: Sequence[Record]) -> list[Record]:
     return [wire for wire in heard if wire.event != "delta"]
 
 
-def check(heard: Sequence[Record], blocks: Sequence[Block], served: Served) -> None:
+def check(heard: Sequence[Record], blocks: Sequence[tl.Block], served: Served) -> None:
     assert kept(heard) == records(blocks)
     assert {"text": PROMPT} in [wire.data for wire in heard]
     assert {"text": ANSWER} in [wire.data for wire in heard]

@@ -23,6 +23,7 @@ from loopline import (
     TurnResult,
     tool,
 )
+from loopline import timeline as tl
 from loopline.conversations import Conversation
 from loopline.errors import LeaseLost, StepFailed, StepInterrupted
 from loopline.events import Event
@@ -36,16 +37,6 @@ from loopline.events.turn_events import (
 )
 from loopline.server import app
 from loopline.testing import Call, FakeClock, ScriptedModel
-from loopline.timeline import (
-    Block,
-    Effect,
-    MemoryLog,
-    RunChild,
-    StepEnded,
-    StepStarted,
-    TimelineLog,
-    ToolPending,
-)
 from tests.support.child_runs import Line
 from tests.support.crashing_log import Crashed, CrashingLog
 from tests.support.crews import Scripts
@@ -83,24 +74,26 @@ def workflow(process: Callable[[Any, TurnPayload], Any]) -> Bundle[Any]:
 
 
 async def say(
-    bundle: Bundle[Any], log: TimelineLog | None = None
-) -> tuple[str, list[StepStarted | StepEnded]]:
+    bundle: Bundle[Any], log: tl.TimelineLog | None = None
+) -> tuple[str, list[tl.StepStarted | tl.StepEnded]]:
     """Begin the turn, or resume it; return its answer and the bodies of its steps."""
-    log = MemoryLog() if log is None else log
+    log = tl.MemoryLog() if log is None else log
     model = ScriptedModel([], strict=False)
     async with talking(model, bundle=bundle, store=log) as talk:
         begun = await log.find(talk.conversation)
         result = await (talk.resume() if begun else talk.say("go"))
         blocks = await talk.blocks()
-    steps = [block.body for block in blocks if isinstance(block.body, StepStarted | StepEnded)]
+    steps = [
+        block.body for block in blocks if isinstance(block.body, tl.StepStarted | tl.StepEnded)
+    ]
     return result.answer, steps
 
 
 async def say_after_a_cut(
     process: Callable[[Any, TurnPayload], Any], appends: int
-) -> tuple[str, list[StepStarted | StepEnded]]:
+) -> tuple[str, list[tl.StepStarted | tl.StepEnded]]:
     """Cut the turn off after so many appends, and resume it."""
-    memory = MemoryLog()
+    memory = tl.MemoryLog()
     with pytest.raises((Crashed, LeaseLost)):
         await say(workflow(process), CrashingLog(memory, appends))
     return await say(workflow(process), memory)
@@ -116,7 +109,7 @@ async def test_a_step_returns_a_value_of_the_type_that_its_function_returns() ->
     answer, steps = await say(workflow(process))
     assert answer == "Price(tea='sencha', euros=7) ('assam', 3) 4"
     assert [body.type for body in steps] == ["workflow.step.start", "workflow.step.end"] * 3
-    assert steps[1] == StepEnded(name="price", value='{"tea":"sencha","euros":7}')
+    assert steps[1] == tl.StepEnded(name="price", value='{"tea":"sencha","euros":7}')
 
 
 @pytest.mark.parametrize("left", range(2, 9))
@@ -128,13 +121,13 @@ async def test_wherever_a_turn_is_cut_off_its_finished_steps_are_read_and_not_ru
         stock = await self.step("stock", find_stock, "sencha", effect="read")
         return await self.answer(f"{price.euros} {stock}")
 
-    log = CrashingLog(memory := MemoryLog(), left)
+    log = CrashingLog(memory := tl.MemoryLog(), left)
     try:
         answer, _ = await say(workflow(process), log)
     except Crashed:
         answer, steps = await say(workflow(process), memory)
-        ends = [body.name for body in steps if isinstance(body, StepEnded)]
-        starts = [body.name for body in steps if isinstance(body, StepStarted)]
+        ends = [body.name for body in steps if isinstance(body, tl.StepEnded)]
+        starts = [body.name for body in steps if isinstance(body, tl.StepStarted)]
         assert starts == ends == ["price", "stock"]
     assert answer == "7 ('sencha', 3)"
     # What is run again is at most the step whose end was not recorded.
@@ -152,7 +145,7 @@ async def test_a_step_with_an_effect_that_was_cut_off_is_not_begun_again() -> No
     answer, steps = await say_after_a_cut(process, 2)
     assert answer == "order: is it ordered?"
     assert CALLS == ["sencha"]
-    assert [body.status for body in steps if isinstance(body, StepEnded)] == ["interrupted"]
+    assert [body.status for body in steps if isinstance(body, tl.StepEnded)] == ["interrupted"]
 
 
 async def test_a_step_that_was_cut_off_asks_its_reconcile_for_the_result() -> None:
@@ -192,7 +185,7 @@ async def test_a_tool_that_needs_approval_is_no_step() -> None:
         return await self.answer(await self.step("buy", partial(buy, "assam")))
 
     with pytest.raises(BundleError, match="its tool has approve=, and a step asks nobody"):
-        await say(workflow(process), MemoryLog())
+        await say(workflow(process), tl.MemoryLog())
     assert CALLS == []
 
 
@@ -225,7 +218,7 @@ def plan_tasting(tea: str, cups: int) -> str:
     ],
 )
 async def test_a_step_is_recorded_with_the_effect_of_its_function(
-    function: Callable[..., str], effect: Literal["read", "write"] | None, recorded: Effect
+    function: Callable[..., str], effect: Literal["read", "write"] | None, recorded: tl.Effect
 ) -> None:
     is_partial = bool(getattr(function, "keywords", None))
     arguments = ("sencha",) if is_partial else ("sencha", 2)
@@ -233,9 +226,9 @@ async def test_a_step_is_recorded_with_the_effect_of_its_function(
     async def process(self: BaseWorkflow, payload: TurnPayload) -> TurnResult:
         return await self.answer(await self.step("order", function, *arguments, effect=effect))
 
-    answer, steps = await say(workflow(process), MemoryLog())
+    answer, steps = await say(workflow(process), tl.MemoryLog())
     assert answer.startswith("2 cups of sencha")
-    assert [body.effect for body in steps if isinstance(body, StepStarted)] == [recorded]
+    assert [body.effect for body in steps if isinstance(body, tl.StepStarted)] == [recorded]
 
 
 async def test_a_step_of_a_tool_with_bound_arguments_is_found_again_by_its_reconcile() -> None:
@@ -314,7 +307,7 @@ async def test_a_stop_ends_the_step_that_runs() -> None:
         await self.step("wait", wait)
         raise AssertionError
 
-    log = MemoryLog()
+    log = tl.MemoryLog()
     async with talking([], bundle=workflow(process), store=log) as talk:
         turn = asyncio.create_task(talk.say("go"))
         await begun.wait()
@@ -322,7 +315,7 @@ async def test_a_stop_ends_the_step_that_runs() -> None:
         result = await turn
         ends = [block.body for block in await talk.blocks(types="workflow.step.end")]
     assert result.exit_reason == "stopped"
-    assert [(body.name, body.status) for body in ends if isinstance(body, StepEnded)] == [
+    assert [(body.name, body.status) for body in ends if isinstance(body, tl.StepEnded)] == [
         ("wait", "stopped")
     ]
 
@@ -340,7 +333,7 @@ async def test_a_step_that_takes_too_long_has_ended_for_a_turn_that_is_resumed()
 
     answer, steps = await say_after_a_cut(process, 3)
     assert answer == "StepFailed"
-    assert [body.name for body in steps if isinstance(body, StepStarted)] == ["wait", "next"]
+    assert [body.name for body in steps if isinstance(body, tl.StepStarted)] == ["wait", "next"]
 
 
 async def test_steps_may_run_at_once_and_are_found_again_in_any_order() -> None:
@@ -405,10 +398,10 @@ def scripts() -> dict[str, list[Line]]:
 
 
 async def live(
-    bundle: Bundle[Any], lines: dict[str, list[Line]], log: TimelineLog | None = None
+    bundle: Bundle[Any], lines: dict[str, list[Line]], log: tl.TimelineLog | None = None
 ) -> TurnResult[Any]:
     """Begin the turn, or resume it."""
-    log = log or MemoryLog()
+    log = log or tl.MemoryLog()
     async with talking(Scripts(lines), bundle=bundle, store=log) as talk:
         begun = await log.find(talk.conversation)
         return await (talk.resume() if begun else talk.say("go"))
@@ -441,7 +434,7 @@ async def test_the_time_of_the_agents_is_that_of_their_step() -> None:
     async with talking(model, bundle=bundle, clock=clock) as talk:
         await talk.say("go")
         blocks = await talk.blocks()
-    assert [block.body.elapsed_ms for block in blocks if isinstance(block.body, StepEnded)] == [
+    assert [block.body.elapsed_ms for block in blocks if isinstance(block.body, tl.StepEnded)] == [
         2_000.0
     ]
 
@@ -491,7 +484,7 @@ async def _map_and_step(self: BaseWorkflow, payload: TurnPayload) -> TurnResult[
 
 @pytest.mark.parametrize("left", range(2, 42, 3))
 async def test_wherever_a_fan_out_is_cut_off_no_agent_that_has_ended_runs_again(left: int) -> None:
-    log = CrashingLog(memory := MemoryLog(), left)
+    log = CrashingLog(memory := tl.MemoryLog(), left)
     try:
         result = await live(at_tea(_map_and_step), scripts(), log)
     except Crashed:
@@ -504,13 +497,13 @@ async def test_wherever_a_fan_out_is_cut_off_no_agent_that_has_ended_runs_again(
     begun = Counter(
         block.body.conversation
         for block in blocks
-        if isinstance(block.body, RunChild) and not block.body.reason
+        if isinstance(block.body, tl.RunChild) and not block.body.reason
     )
     assert begun == dict.fromkeys(("c~c0.1.1", "c~c0.1.1.2", "c~c0.1.1.3", "c~c0.1.2"), 1)
 
 
 async def test_results_that_are_too_long_for_their_step_are_found_in_the_child_runs() -> None:
-    log = CrashingLog(memory := MemoryLog())
+    log = CrashingLog(memory := tl.MemoryLog())
 
     def cut_off() -> None:
         log.left = 0
@@ -545,7 +538,7 @@ async def test_an_agent_that_asks_the_user_pauses_the_turn_and_goes_on_with_the_
         return await self.answer(f"{first.answer} {second.answer}")
 
     lines: dict[str, list[Line]] = {**scripts(), "about nettle": [call, "It is done."]}
-    log = MemoryLog()
+    log = tl.MemoryLog()
     bundle = at_tea(process)
 
     def opened() -> Any:
@@ -577,7 +570,7 @@ async def test_a_message_after_the_question_of_an_agent_ends_the_turn_and_its_st
         await talk.say("go")
         await talk.say("never mind")
         blocks = await talk.blocks(turn="turn_1")
-    ends = [block.body for block in blocks if isinstance(block.body, StepEnded)]
+    ends = [block.body for block in blocks if isinstance(block.body, tl.StepEnded)]
     assert [end.status for end in ends] == ["interrupted"]
 
 
@@ -638,8 +631,8 @@ async def test_a_stop_ends_the_agents_and_the_step() -> None:
         result = await turn
         bodies = [block.body for block in await talk.blocks()]
     assert result.exit_reason == "stopped"
-    assert [body.status for body in bodies if isinstance(body, StepEnded)] == ["stopped"]
-    assert [body.reason for body in bodies if isinstance(body, RunChild)] == ["", "stopped"]
+    assert [body.status for body in bodies if isinstance(body, tl.StepEnded)] == ["stopped"]
+    assert [body.reason for body in bodies if isinstance(body, tl.RunChild)] == ["", "stopped"]
 
 
 async def test_a_server_lists_the_approval_of_an_agent_and_takes_the_answer() -> None:
@@ -691,7 +684,7 @@ async def test_clients_are_shown_the_step_whose_agent_asks_and_a_pause_once_all_
     async with talking(Scripts(lines), bundle=at_tea(process)) as talk:
         async for event in talk.stream("go"):
             events.append(event)
-            if isinstance(event, Block) and isinstance(event.body, ToolPending):
+            if isinstance(event, tl.Block) and isinstance(event.body, tl.ToolPending):
                 asked.set()
         async for event in talk.stream_resume({"c0.1.1": True}):
             events.append(event)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from loopline import timeline as tl
 from loopline.conversations import Conversation
 from loopline.errors import ModelOverflow, StoreError
 from loopline.events import Delta
@@ -33,18 +34,6 @@ from loopline.prompt.truncation import old_text
 from loopline.react import Limits
 from loopline.testing import Call, Fail, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import WINDOW, Entry
-from loopline.timeline import (
-    Block,
-    Exit,
-    LedgerLine,
-    MemoryLog,
-    ModelOverflowed,
-    RangeSummary,
-    RoundStart,
-    SystemMessage,
-    Timeline,
-    ToolResult,
-)
 from tests.support.crashing_log import Crashed, CrashingLog
 from tests.support.scenario_bundle import bundle, words
 from tests.support.scripted_conversation import talking
@@ -73,7 +62,7 @@ async def test_a_result_larger_than_the_whole_budget_is_shown_as_far_as_it_goes(
         assert isinstance(message, ToolMessage)
         kept, _, rest = message.text.removeprefix(f"[{REF}]\n").partition("\n[TRUNCATED] ")
         (reading,) = await talk.read(f"{REF}#C{len(kept) + 1}-C60000")
-        starts = await bodies(talk, RoundStart)
+        starts = await bodies(talk, tl.RoundStart)
     assert kept + reading.text == words(60_000)
     assert len(kept) == 8_000
     assert rest.endswith(f"the rest is {REF}#C8001-C60000")
@@ -86,8 +75,8 @@ async def test_a_turn_of_25_rounds_goes_on_although_it_is_larger_than_the_budget
     model = small([*calls, "Done."])
     async with at_work(model, bundle) as talk:
         result = await talk.say("count to 25", max_iterations=40)
-        starts = await bodies(talk, RoundStart)
-        summaries = await bodies(talk, RangeSummary)
+        starts = await bodies(talk, tl.RoundStart)
+        summaries = await bodies(talk, tl.RangeSummary)
     assert (result.answer, result.rounds) == ("Done.", 26)
     assert all(start.tokens <= TOTAL for start in starts)
     assert all("count to 25" in shown(request) for request in decisions(model))
@@ -121,8 +110,8 @@ async def test_a_plan_that_began_between_call_and_result_stays_on_the_tail() -> 
     )
     async with at_work(model, bundle) as talk:
         await talk.say("go")
-        summaries = await bodies(talk, RangeSummary)
-        starts = [b.seq for b in await talk.blocks() if isinstance(b.body, RoundStart)]
+        summaries = await bodies(talk, tl.RangeSummary)
+        starts = [b.seq for b in await talk.blocks() if isinstance(b.body, tl.RoundStart)]
     assert summaries
     assert {summary.covers + 1 for summary in summaries} <= set(starts)
     for request in decisions(model)[1:]:
@@ -152,7 +141,7 @@ async def test_a_second_summary_stands_for_what_the_first_stood_for() -> None:
     model = small(LONG, ["Goal: the first.", "Goal: the second."])
     async with at_work(model, bundle) as talk:
         await six_turns(talk)
-        one, two, *_ = await bodies(talk, RangeSummary)
+        one, two, *_ = await bodies(talk, tl.RangeSummary)
         (reading,) = await talk.read("su:turn_4.conv.range.summary.1")
         assert (reading.status, "Goal: the first." in reading.text) == ("ok", True)
         (replaced,) = await talk.read("ar:turn_1.assistant.completion")
@@ -184,7 +173,7 @@ async def test_a_summary_is_the_models_if_it_serves(
     async with at_work(model, bundle) as talk:
         for number in range(1, 6):
             assert (await talk.say(f"question {number} about depot_{number}")).ok
-        summary = (await bodies(talk, RangeSummary))[0]
+        summary = (await bodies(talk, tl.RangeSummary))[0]
     assert (summary.text, summary.why) == (text, why)
     assert "ar:turn_1.user.prompt" in {line.ref for line in summary.ledger}
 
@@ -195,7 +184,7 @@ async def test_what_later_rounds_refer_to_is_carried_though_a_summary_lacks_it()
     async with at_work(model, bundle) as talk:
         for _ in range(5):
             await talk.say("go on")
-        summaries = await bodies(talk, RangeSummary)
+        summaries = await bodies(talk, tl.RangeSummary)
     carried = [line.words for summary in summaries for line in summary.carried]
     ledger = [line.words for line in summaries[0].ledger]
     assert any("Wharf_31" in item for item in [*carried, *ledger])
@@ -219,7 +208,7 @@ async def test_a_hint_picks_what_a_summary_is_asked_to_keep(
     async with at_work(model, bundle) as talk:
         for _ in range(5):
             await talk.say("go on", **limits)
-        summary = (await bodies(talk, RangeSummary))[0]
+        summary = (await bodies(talk, tl.RangeSummary))[0]
     assert summary.hint == hint
     assert focus in asked_for_summaries(model)[0].tail
 
@@ -238,7 +227,7 @@ async def test_within_a_turn_a_summary_keeps_what_the_rounds_tried_unless_a_hint
     model = small([*[Call("life.alone", size=6_800) for _ in range(4)], "Done."], ["Goal."] * 3)
     async with at_work(model, bundle) as talk:
         await talk.say("go", **limits)
-        (summary, *_) = await bodies(talk, RangeSummary)
+        (summary, *_) = await bodies(talk, tl.RangeSummary)
     assert (summary.hint, summary.split) == (hint, True)
     assert focus in asked_for_summaries(model)[0].tail
 
@@ -270,8 +259,8 @@ async def test_what_old_turns_looked_up_is_cut_to_400_characters_once_the_cache_
                 if pause < 0:
                     clock.set(clock.now())
             await talk.say("go on", **limits)
-        codes = [notice.code for notice in await bodies(talk, SystemMessage)]
-        starts = await bodies(talk, RoundStart)
+        codes = [notice.code for notice in await bodies(talk, tl.SystemMessage)]
+        starts = await bodies(talk, tl.RoundStart)
     assert codes == (["prune"] if pruned else [])
     assert starts[-1].opened_by == ("prune" if pruned else "")
     assert (f"the rest is {REF}#C401" in shown(model.requests[-1])) == pruned
@@ -291,7 +280,7 @@ async def test_the_time_to_live_that_the_last_request_was_written_with_counts() 
         await talk.say("go", cache_ttl_seconds=300)
         clock.advance(400)
         await talk.say("go", cache_ttl_seconds=3_600)
-        starts = await bodies(talk, RoundStart)
+        starts = await bodies(talk, tl.RoundStart)
     assert [start.opened_by for start in starts] == ["start", "", "", "", "", "prune"]
 
 
@@ -310,7 +299,7 @@ async def test_what_is_hidden_gives_way_to_its_line_and_is_read_back() -> None:
     )
     async with at_work(model, bundle) as talk:
         await talk.say("go")
-        starts = await bodies(talk, RoundStart)
+        starts = await bodies(talk, tl.RoundStart)
     text = words(1_000, 5)
     assert [text in shown(request) for request in model.requests] == [False, True, False, True]
     assert f'it was about herons\n[HIDDEN] react.read(["{REF}"])' in shown(model.requests[2])
@@ -333,8 +322,8 @@ async def test_what_may_not_be_hidden_is_refused(path: str, editable: int, messa
     model = ScriptedModel([*looks, hide(path), "Done."])
     async with at_work(model, bundle) as talk:
         await talk.say("go", editable_tail_size_in_tokens=editable)
-        result = (await bodies(talk, ToolResult))[-1]
-        starts = await bodies(talk, RoundStart)
+        result = (await bodies(talk, tl.ToolResult))[-1]
+        starts = await bodies(talk, tl.RoundStart)
     assert result.status == "error"
     assert message in result.text
     assert {start.opened_by for start in starts} == {"start", ""}
@@ -346,7 +335,7 @@ async def test_after_a_hide_the_first_cache_point_moves_up_for_the_turn() -> Non
     async with at_work(model, bundle) as talk:
         await talk.say("hello")
         await talk.say("go")
-        starts = await bodies(talk, RoundStart)
+        starts = await bodies(talk, tl.RoundStart)
     before, after = starts[-2], starts[-1]
     points = {point.name: point.messages for point in before.points}
     assert points["prev_turn"] < points["pre_tail"]
@@ -364,7 +353,7 @@ async def test_feedback_stands_in_its_turn_once_the_cache_is_cold() -> None:
         clock.advance(300)
         await talk.say("third")
         await talk.say("fourth")
-        notices = await bodies(talk, SystemMessage)
+        notices = await bodies(talk, tl.SystemMessage)
     line = "turn_1 not_ok (user): too short"
     assert [line in request.tail for request in model.requests] == [False, True, False, False]
     places = [
@@ -471,7 +460,7 @@ def test_an_old_argument_keeps_1_000_characters(length: int, is_cut: bool) -> No
 
 
 async def test_a_summary_that_a_kill_left_unused_is_used_and_not_made_twice() -> None:
-    log, clock = MemoryLog(), FakeClock()
+    log, clock = tl.MemoryLog(), FakeClock()
     crashing = CrashingLog(log)
     model = small(LONG, ["Goal: once.", "Goal: twice."])
     async with at_work(model, bundle, clock=clock, store=crashing) as talk:
@@ -484,8 +473,8 @@ async def test_a_summary_that_a_kill_left_unused_is_used_and_not_made_twice() ->
         assert len(asked_for_summaries(model)) == 1
     async with at_work(model, bundle, clock=clock, store=log) as talk:
         await talk.resume()
-        summaries = [b for b in await talk.blocks() if isinstance(b.body, RangeSummary)]
-        last = (await bodies(talk, RoundStart))[-1]
+        summaries = [b for b in await talk.blocks() if isinstance(b.body, tl.RangeSummary)]
+        last = (await bodies(talk, tl.RoundStart))[-1]
     assert len(asked_for_summaries(model)) == len(summaries) == 1
     assert last.window is not None
     assert last.window.summary == summaries[0].seq
@@ -525,7 +514,7 @@ async def test_other_work_goes_on_while_a_context_is_compacted() -> None:
     async with talking(long_talk(30), bundle=bundle) as talk, beats.running():
         async for event in talk.stream("go", max_iterations=40):
             match event:
-                case Delta(type="compaction") | Block(body=SystemMessage(code="compaction")):
+                case Delta(type="compaction") | tl.Block(body=tl.SystemMessage(code="compaction")):
                     marks.append(beats.count)
                 case _:
                     pass
@@ -547,9 +536,9 @@ async def test_a_turn_that_is_stopped_while_its_context_is_compacted_is_carried_
                 await talk.stop()
         again = await talk.say("on", max_iterations=40)
         blocks = list(await talk.blocks())
-    assert next(b.body.reason for b in blocks if isinstance(b.body, Exit)) == "stopped"
+    assert next(b.body.reason for b in blocks if isinstance(b.body, tl.Exit)) == "stopped"
     assert again.ok
-    rendered = list(past_requests(Timeline(blocks)))
+    rendered = list(past_requests(tl.Timeline(blocks)))
     assert [item.inexact for item in rendered if item.inexact] == []
     assert model.requests[-1].messages == rendered[-1].messages
 
@@ -557,7 +546,7 @@ async def test_a_turn_that_is_stopped_while_its_context_is_compacted_is_carried_
 PROMPT_REF = "ar:turn_1.user.prompt"
 
 
-async def lived(script: Sequence[Entry], turns: int = 1) -> list[Block]:
+async def lived(script: Sequence[Entry], turns: int = 1) -> list[tl.Block]:
     async with talking(ScriptedModel([*script]), bundle=bundle) as talk:
         for _ in range(turns):
             await talk.say("go")
@@ -569,9 +558,9 @@ def looks(count: int, size: int = 100) -> list[Entry]:
 
 
 async def test_a_summary_keeps_the_notes_and_the_sources_of_the_one_before() -> None:
-    note = LedgerLine(ref="ar:turn_1.react.notes.1", words="[D] keep herons dry")
-    source = LedgerLine(ref="so:sources_pool[1]", words="[[S:1]] Herons")
-    before = RangeSummary(covers=1, first_turn=1, last_turn=1, notes=(note,), sources=(source,))
+    note = tl.LedgerLine(ref="ar:turn_1.react.notes.1", words="[D] keep herons dry")
+    source = tl.LedgerLine(ref="so:sources_pool[1]", words="[[S:1]] Herons")
+    before = tl.RangeSummary(covers=1, first_turn=1, last_turn=1, notes=(note,), sources=(source,))
     covered = SummaryRange(
         blocks=await lived(["So."]),
         cut=CutPoint(seq=9, messages=2, turn=2, opens_turn=True),
@@ -580,7 +569,7 @@ async def test_a_summary_keeps_the_notes_and_the_sources_of_the_one_before() -> 
         later=[],
         room=3_000,
     )
-    summary = summarize(covered, SummaryReply(), "general", Timeline())
+    summary = summarize(covered, SummaryReply(), "general", tl.Timeline())
     assert (summary.notes, summary.sources) == ((note,), (source,))
 
 
@@ -593,13 +582,13 @@ async def test_the_last_point_is_kept_once_more_than_18_parts_came_after_it(
         "So.",
     ]
     blocks = await lived(script)
-    *_, start = [block.body for block in blocks if isinstance(block.body, RoundStart)]
+    *_, start = [block.body for block in blocks if isinstance(block.body, tl.RoundStart)]
     assert [point.name for point in start.points] == (["pre_tail"] if moves else []) + ["tail"]
 
 
 async def test_in_a_new_epoch_no_point_was_written_before() -> None:
     blocks = await lived([Say("", *[Call("life.look", size=10, seed=n) for n in range(10)]), "So."])
-    results = [block.seq for block in blocks if isinstance(block.body, ToolResult)]
+    results = [block.seq for block in blocks if isinstance(block.body, tl.ToolResult)]
     now = View(Native(), blocks[: results[-1]]).rendering
     for anew, names in ((False, ["pre_tail", "tail"]), (True, ["tail"])):
         points = cache_points(now, 1, NO_INPUTS, CachePolicy(opens_epoch=anew))
@@ -608,7 +597,7 @@ async def test_in_a_new_epoch_no_point_was_written_before() -> None:
 
 async def test_the_point_before_the_tail_comes_with_the_second_round() -> None:
     blocks = await lived([*looks(2), "So."])
-    results = [block.seq for block in blocks if isinstance(block.body, ToolResult)]
+    results = [block.seq for block in blocks if isinstance(block.body, tl.ToolResult)]
     for seq, names in ((results[0], ["tail"]), (results[1], ["pre_tail", "tail"])):
         now = View(Native(), blocks[:seq]).rendering
         points = cache_points(now, 1, NO_INPUTS, CachePolicy(opens_epoch=True, min_rounds=2))
@@ -628,7 +617,7 @@ async def test_what_stands_directly_behind_the_kept_part_can_be_hidden_and_nothi
 ):
     for path, status in (("tc:turn_1.c2.call", "ok"), ("tc:turn_1.c1.result", "error")):
         blocks = await lived([*looks(2), Call("react.hide", path=path, replacement="seen"), "So."])
-        *_, result = [block.body for block in blocks if isinstance(block.body, ToolResult)]
+        *_, result = [block.body for block in blocks if isinstance(block.body, tl.ToolResult)]
         assert result.status == status, result.text
 
 
@@ -641,7 +630,7 @@ async def test_nothing_is_hidden_that_lies_further_back_than_the_limit(
     async with talking(model, bundle=bundle) as talk:
         await talk.say("go", editable_tail_size_in_tokens=limit)
         *_, result = await talk.blocks(types="react.tool.result")
-    assert isinstance(result.body, ToolResult)
+    assert isinstance(result.body, tl.ToolResult)
     assert result.body.status == status, result.body.text
 
 
@@ -677,8 +666,8 @@ async def test_it_is_asked_once_more_in_a_smaller_form() -> None:
     )
     async with at_work(model) as talk:
         result = await talk.say("go")
-        (learned,) = await bodies(talk, ModelOverflowed)
-        starts = await bodies(talk, RoundStart)
+        (learned,) = await bodies(talk, tl.ModelOverflowed)
+        starts = await bodies(talk, tl.RoundStart)
     refused, asked = model.requests[-2:]
     assert (result.answer, result.rounds) == ("Done.", 7)
     assert size(asked) < size(refused)
@@ -688,7 +677,7 @@ async def test_it_is_asked_once_more_in_a_smaller_form() -> None:
 
 
 async def test_a_turn_that_died_when_its_request_was_too_long_goes_on_with_a_smaller_one() -> None:
-    log = CrashingLog(MemoryLog(FakeClock()), 27)  # up to what the model said
+    log = CrashingLog(tl.MemoryLog(FakeClock()), 27)  # up to what the model said
     overflow = Fail(ModelOverflow("too long", window=4_000))
     refusing = ScriptedModel([*LOOKS, overflow], output_limit=1_000)
     with pytest.raises(Crashed):
@@ -698,7 +687,7 @@ async def test_a_turn_that_died_when_its_request_was_too_long_goes_on_with_a_sma
     async with at_work(ScriptedModel(["Done."], output_limit=1_000), store=log) as talk:
         before = [block.type for block in await talk.blocks()]
         result = await talk.resume()
-        starts = await bodies(talk, RoundStart)
+        starts = await bodies(talk, tl.RoundStart)
     assert before[-1] == "react.overflow"
     assert (result.answer, result.rounds) == ("Done.", 7)
     assert starts[-1].opened_by == "compaction,overflow"
@@ -709,7 +698,7 @@ async def test_without_a_number_it_is_taken_to_be_half() -> None:
     model = ScriptedModel([*LOOKS, Fail(ModelOverflow("too long")), "Done."], output_limit=1_000)
     async with at_work(model) as talk:
         assert (await talk.say("go")).answer == "Done."
-        (learned,) = await bodies(talk, ModelOverflowed)
+        (learned,) = await bodies(talk, tl.ModelOverflowed)
     assert learned.window == learned.tokens // 2 + 1_000
 
 
@@ -718,7 +707,7 @@ async def test_a_number_that_the_same_request_would_fit_is_not_believed() -> Non
     model = ScriptedModel([*LOOKS, overflow, "Done."], output_limit=1_000)
     async with at_work(model) as talk:
         assert (await talk.say("go")).answer == "Done."
-        (learned,) = await bodies(talk, ModelOverflowed)
+        (learned,) = await bodies(talk, tl.ModelOverflowed)
     assert learned.named == 0
     assert size(model.requests[-1]) < size(model.requests[-2])
 
@@ -728,8 +717,8 @@ async def test_a_window_no_longer_than_a_reply_was_thought_to_be_has_room_for_bo
     model = ScriptedModel([*LOOKS, overflow, "Done."], output_limit=8_000)
     async with at_work(model) as talk:
         assert (await talk.say("go")).answer == "Done."
-        (learned,) = await bodies(talk, ModelOverflowed)
-        starts = await bodies(talk, RoundStart)
+        (learned,) = await bodies(talk, tl.ModelOverflowed)
+        starts = await bodies(talk, tl.RoundStart)
     output = model.requests[-1].options.output_limit or 0
     assert output >= learned.window // 4
     assert starts[-1].tokens + output <= learned.window
@@ -752,8 +741,8 @@ async def test_content_is_dropped_again_only_when_the_model_refuses_again(tmp_pa
     later = ScriptedModel([*refusing, "More."], output_limit=1_000)
     async with at_work(later, store=store) as talk:
         assert (await talk.say("and")).answer == "More."
-        starts = await bodies(talk, RoundStart)
-        learned = await bodies(talk, ModelOverflowed)
+        starts = await bodies(talk, tl.RoundStart)
+        learned = await bodies(talk, tl.ModelOverflowed)
     assert len(learned) == 2
     assert max(item.tokens for item in starts[-6:]) <= 3_000
 
@@ -766,7 +755,7 @@ async def test_a_larger_request_that_succeeds_raises_the_window_again(tmp_path: 
     large = ScriptedModel([*LOOKS, "More."], output_limit=3_500)
     async with at_work(large, store=store) as talk:
         await talk.say("and")
-        before = Timeline(await talk.blocks())
+        before = tl.Timeline(await talk.blocks())
     later = ScriptedModel(["So."], output_limit=3_500)
     async with at_work(later, store=store) as talk:
         await talk.say("then")
@@ -797,7 +786,7 @@ async def test_what_cannot_be_made_smaller_is_asked_of_the_next_model_in_its_own
     first = ScriptedModel([overflow, overflow], name="one", strict=False, output_limit=1_000)
     async with at_work((first, ScriptedModel(["Tea."], name="two"))) as talk:
         assert (await talk.say("go")).answer == "Tea."
-        starts = await bodies(talk, RoundStart)
+        starts = await bodies(talk, tl.RoundStart)
     assert (starts[0].model, starts[-1].model) == ("one", "two")
 
 
@@ -811,7 +800,7 @@ async def test_each_model_of_a_chain_is_asked_once_more_in_a_smaller_form() -> N
     async with at_work((first, second)) as talk:
         assert (await talk.say("go")).answer == "Done."
         learned = [
-            model_overflowed.model for model_overflowed in await bodies(talk, ModelOverflowed)
+            model_overflowed.model for model_overflowed in await bodies(talk, tl.ModelOverflowed)
         ]
     assert learned == ["one", "two"]
 
@@ -823,6 +812,6 @@ async def test_a_trace_that_overflows_is_shown_in_shorter_pieces() -> None:
     )
     async with at_work(model, workbench(answer_mode="synthesize")) as talk:
         assert (await talk.say("go")).answer == "Written."
-        epochs = [start.epoch for start in await bodies(talk, RoundStart)]
+        epochs = [start.epoch for start in await bodies(talk, tl.RoundStart)]
     assert size(model.requests[-1]) < size(model.requests[-2])
     assert len(set(epochs)) == 1

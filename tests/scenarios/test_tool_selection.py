@@ -13,6 +13,7 @@ import pytest
 from msgspec import structs
 
 from loopline import BaseWorkflow, Bundle, Harness, Output, ToolError, TurnPayload, TurnResult, tool
+from loopline import timeline as tl
 from loopline.bundle.descriptors import BUILTINS
 from loopline.files import Attachment
 from loopline.models import Json, JsonObject, ToolCall, ToolSpec, Usage
@@ -21,15 +22,6 @@ from loopline.prompt import NATIVE, protocol, tools_text
 from loopline.react.context import KEPT_TEXTS, ToolOffering
 from loopline.testing import Call, Fail, Raw, Refuse, Say, ScriptedModel
 from loopline.testing.scripted import Entry
-from loopline.timeline import (
-    Block,
-    Body,
-    ResultStatus,
-    RoundStart,
-    Timeline,
-    ToolCalled,
-    ToolResult,
-)
 from loopline.tools import (
     REQUEST_TOOLS,
     RequestTools,
@@ -163,21 +155,21 @@ TOOLS: list[Tool] = [tea.bind("shop"), cake.bind("shop")]
 REQUEST = RequestTools([item.spec for item in TOOLS], ["shop.tea"])
 
 
-def asked(*rounds: tuple[list[Json], str], status: ResultStatus = "ok") -> Timeline:
+def asked(*rounds: tuple[list[Json], str], status: tl.ResultStatus = "ok") -> tl.Timeline:
     """A turn in which the tools of each round were asked for, with what came of it."""
-    bodies = list[Body]()
+    bodies = list[tl.Body]()
     for number, (names, text) in enumerate(rounds, start=1):
         call_id, arguments = f"c{number}", JsonObject({"tool_names": names})
-        bodies.append(ToolCalled(call_id=call_id, tool=REQUEST_TOOLS, arguments=arguments))
-        bodies.append(ToolResult(call_id=call_id, tool=REQUEST_TOOLS, text=text, status=status))
+        bodies.append(tl.ToolCalled(call_id=call_id, tool=REQUEST_TOOLS, arguments=arguments))
+        bodies.append(tl.ToolResult(call_id=call_id, tool=REQUEST_TOOLS, text=text, status=status))
     ts = datetime(2026, 1, 1, tzinfo=UTC)
-    return Timeline(
-        Block(seq=seq, turn=1, round=1, n=seq, ts=ts, term=1, body=body)
+    return tl.Timeline(
+        tl.Block(seq=seq, turn=1, round=1, n=seq, ts=ts, term=1, body=body)
         for seq, body in enumerate(bodies, start=1)
     )
 
 
-async def bring(timeline: Timeline, *names: str) -> str:
+async def bring(timeline: tl.Timeline, *names: str) -> str:
     outcome = await REQUEST.run(
         {"tool_names": [*names]}, structs.replace(a_call(), timeline=timeline)
     )
@@ -185,8 +177,8 @@ async def bring(timeline: Timeline, *names: str) -> str:
 
 
 async def test_what_is_asked_for_is_brought_in_and_told() -> None:
-    assert await bring(Timeline(), "shop.cake") == "brought in: shop.cake"
-    assert await bring(Timeline(), "shop.tea", "shop.cake", "shop.pie", "shop.cake") == (
+    assert await bring(tl.Timeline(), "shop.cake") == "brought in: shop.cake"
+    assert await bring(tl.Timeline(), "shop.tea", "shop.cake", "shop.pie", "shop.cake") == (
         "brought in: shop.cake\nalready there: shop.tea\nno such tool: shop.pie"
     )
 
@@ -200,7 +192,7 @@ async def test_a_name_of_no_tool_is_answered_with_those_there_are() -> None:
     with pytest.raises(
         ToolError, match=r"no tool 'shop.pie' to bring in: there are \['shop.cake'\]"
     ):
-        await bring(Timeline(), "shop.pie")
+        await bring(tl.Timeline(), "shop.pie")
 
 
 def test_what_a_turn_has_brought_in_is_a_fold_of_its_calls() -> None:
@@ -320,7 +312,7 @@ async def sent(
         talk = harness.conversation("c1")
         for text in texts:
             await talk.say(text)
-        starts = await bodies(talk, RoundStart)
+        starts = await bodies(talk, tl.RoundStart)
     return list(model.requests), [start.opened_by for start in starts if start.opened_by]
 
 

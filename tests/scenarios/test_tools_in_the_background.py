@@ -24,6 +24,7 @@ from loopline import (
     ToolContext,
     tool,
 )
+from loopline import timeline as tl
 from loopline.clock import SystemClock
 from loopline.conversations import Conversation
 from loopline.files import OutputFile
@@ -31,30 +32,6 @@ from loopline.models import Json, JsonObject
 from loopline.react import Allow, GuardedCall, Verdict
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry as ScriptEntry
-from loopline.timeline import (
-    BACKGROUND_STARTED,
-    NEW_TURN,
-    BackgroundResult,
-    BackgroundStop,
-    Block,
-    Body,
-    Checkpoint,
-    ConversationKey,
-    CustomEvent,
-    Entry,
-    Exit,
-    FileAdded,
-    MemoryLog,
-    Notes,
-    Timeline,
-    TimelineLog,
-    ToolCalled,
-    ToolResult,
-    TurnHeader,
-    UserPrompt,
-    UserRecalled,
-    checkpoint,
-)
 from loopline.tools import ToolFunction
 from tests.support.crews import Scripts
 from tests.support.programs import bundle
@@ -81,11 +58,11 @@ class Gate:
         return f"{name} is brewed"
 
 
-def results(blocks: Sequence[Block]) -> list[BackgroundResult]:
-    return [block.body for block in blocks if isinstance(block.body, BackgroundResult)]
+def results(blocks: Sequence[tl.Block]) -> list[tl.BackgroundResult]:
+    return [block.body for block in blocks if isinstance(block.body, tl.BackgroundResult)]
 
 
-async def with_result(talk: Conversation[Any], number: int = 1) -> list[BackgroundResult]:
+async def with_result(talk: Conversation[Any], number: int = 1) -> list[tl.BackgroundResult]:
     """The results of a conversation, once so many have come."""
     for _ in range(400):
         if len(found := results(await talk.blocks())) >= number:
@@ -239,7 +216,9 @@ async def test_the_model_lists_and_stops_its_calls() -> None:
     assert "was stopped" in str(model.requests[4])
 
 
-async def live(bundle: Bundle[Any], log: TimelineLog | str, *script: Any) -> list[BackgroundResult]:
+async def live(
+    bundle: Bundle[Any], log: tl.TimelineLog | str, *script: Any
+) -> list[tl.BackgroundResult]:
     """Play a turn, and close the harness; return the results from the background."""
     async with Harness.open(bundle, store=log, model=ScriptedModel(script)) as harness:
         talk = harness.conversation("c")
@@ -248,7 +227,7 @@ async def live(bundle: Bundle[Any], log: TimelineLog | str, *script: Any) -> lis
 
 
 async def test_a_read_that_was_cut_off_begins_again_with_the_next_turn() -> None:
-    gate, log = Gate(), MemoryLog()
+    gate, log = Gate(), tl.MemoryLog()
     assert await live(brewing(gate), log, Call("shop.brew", name="sencha"), "It runs.") == []
     gate.opened.set()
     model = ScriptedModel(["And?", "Good.", "So."], strict=False)
@@ -263,7 +242,7 @@ async def test_a_read_that_was_cut_off_begins_again_with_the_next_turn() -> None
 
 
 async def test_an_effect_that_was_cut_off_is_reported_and_not_begun_again() -> None:
-    gate, log = Gate(), MemoryLog()
+    gate, log = Gate(), tl.MemoryLog()
     [result] = await live(brewing(gate, "write"), log, Call("shop.brew", name="a"), "It runs.") or (
         await live(brewing(gate, "write"), log, "And?")
     )
@@ -273,7 +252,7 @@ async def test_an_effect_that_was_cut_off_is_reported_and_not_begun_again() -> N
 
 @pytest.mark.parametrize("known", ["it was brewed", None])
 async def test_an_effect_that_was_cut_off_asks_its_reconcile(known: str | None) -> None:
-    gate, log = Gate(), MemoryLog()
+    gate, log = Gate(), tl.MemoryLog()
 
     def find(name: str) -> str | None:
         assert name == "sencha"
@@ -295,7 +274,7 @@ async def test_an_effect_that_was_cut_off_asks_its_reconcile(known: str | None) 
 
 
 async def test_a_read_that_was_cut_off_and_whose_tool_has_gone_is_reported() -> None:
-    gate, log = Gate(), MemoryLog()
+    gate, log = Gate(), tl.MemoryLog()
     await live(brewing(gate), log, Call("shop.brew", name="sencha"), "It runs.")
     model = ScriptedModel(["And?", "So."], strict=False)
     async with Harness.open(shop(), store=log, model=model) as harness:
@@ -306,7 +285,7 @@ async def test_a_read_that_was_cut_off_and_whose_tool_has_gone_is_reported() -> 
 
 
 async def test_a_call_that_was_cut_off_can_be_stopped_before_the_next_turn() -> None:
-    gate, log = Gate(), MemoryLog()
+    gate, log = Gate(), tl.MemoryLog()
     await live(brewing(gate), log, Call("shop.brew", name="sencha"), "It runs.")
     async with Harness.open(brewing(gate), store=log, model=ScriptedModel(["And?"])) as harness:
         talk = harness.conversation("c")
@@ -480,7 +459,7 @@ async def test_a_result_comes_with_its_files_to_the_turn_that_runs() -> None:
     model = ScriptedModel([later(program, "outputs/a.txt"), Call("shop.wait"), "Done."])
     async with talking(model, bundle=bundle(wait)) as talk:
         async for event in talk.stream("go"):
-            if isinstance(event, Block) and isinstance(event.body, BackgroundResult):
+            if isinstance(event, tl.Block) and isinstance(event.body, tl.BackgroundResult):
                 came.set()
         reading = await talk.read(["fi:turn_1.outputs/a.txt@1", "ar:turn_1.artifacts.c1"])
         document = await talk.export()
@@ -512,7 +491,7 @@ async def test_a_program_in_the_background_calls_no_tools() -> None:
 
 
 async def test_a_harness_that_closes_ends_the_program_that_goes_on() -> None:
-    log, began = MemoryLog(), later("import time; time.sleep(60)")
+    log, began = tl.MemoryLog(), later("import time; time.sleep(60)")
     async with (
         asyncio.timeout(30),
         talking([began, "It runs."], bundle=bundle(), store=log) as talk,
@@ -538,7 +517,7 @@ async def test_after_a_kill_the_next_turn_says_so_once_and_nothing_begins_again(
     assert process.stdout is not None
     assert await process.stdout.readline() == b"up\n"
 
-    async def turn(text: str) -> Sequence[Block]:
+    async def turn(text: str) -> Sequence[tl.Block]:
         model = ScriptedModel([Say(text)])
         async with talking(model, bundle=bundle(), store=store) as talk:
             await talk.say(text)
@@ -550,17 +529,17 @@ async def test_after_a_kill_the_next_turn_says_so_once_and_nothing_begins_again(
     assert [result.ok for result in results(await turn("And?"))] == [False]
     blocks = await turn("And now?")
     assert [result.ok for result in results(blocks)] == [False]
-    assert not [block for block in blocks if isinstance(block.body, FileAdded)]
+    assert not [block for block in blocks if isinstance(block.body, tl.FileAdded)]
 
 
-class CountingLog(MemoryLog):
+class CountingLog(tl.MemoryLog):
     """A log that counts the blocks which a read by type has to look through."""
 
     def __init__(self) -> None:
         super().__init__()
         self.looked_through = 0
 
-    async def read(self, conversation: ConversationKey, **options: Any) -> Sequence[Block]:
+    async def read(self, conversation: tl.ConversationKey, **options: Any) -> Sequence[tl.Block]:
         if options.get("types") and options.get("last") is None:
             summary = await self.find(conversation)
             self.looked_through += (summary.head if summary else 0) - options.get("after", 0)
@@ -579,28 +558,28 @@ async def test_a_turn_looks_for_work_in_the_background_only_among_new_blocks() -
 
 
 async def found_behind_a_checkpoint(
-    event: JsonObject, *more: Body
-) -> tuple[Checkpoint, Timeline, list[BackgroundResult]]:
+    event: JsonObject, *more: tl.Body
+) -> tuple[tl.Checkpoint, tl.Timeline, list[tl.BackgroundResult]]:
     """What a turn behind a checkpoint says of a call that another process began before it."""
-    log, key = MemoryLog(), ConversationKey(name="c")
+    log, key = tl.MemoryLog(), tl.ConversationKey(name="c")
     begun: Json = {"owner": "gone:1:1", "until": "2026-01-01T00:00:00+00:00", **event}
-    bodies: list[Body] = [
-        TurnHeader(bundle="shop", model="scripted", protocol="native"),
-        ToolCalled(call_id="c1", tool="exec.python", arguments={}),
-        ToolResult(call_id="c1", tool="exec.python", text="It goes on."),
-        CustomEvent(name=BACKGROUND_STARTED, data=begun, call_id="c1"),
+    bodies: list[tl.Body] = [
+        tl.TurnHeader(bundle="shop", model="scripted", protocol="native"),
+        tl.ToolCalled(call_id="c1", tool="exec.python", arguments={}),
+        tl.ToolResult(call_id="c1", tool="exec.python", text="It goes on."),
+        tl.CustomEvent(name=tl.BACKGROUND_STARTED, data=begun, call_id="c1"),
         *more,
-        *[Notes(text="tea")] * 20,
-        Exit(reason="complete"),
+        *[tl.Notes(text="tea")] * 20,
+        tl.Exit(reason="complete"),
     ]
-    await log.append(key, [Entry(body=UserPrompt(text="go"), turn=NEW_TURN)], seen=0)
+    await log.append(key, [tl.Entry(body=tl.UserPrompt(text="go"), turn=tl.NEW_TURN)], seen=0)
     async with log.lease(key) as term:
-        entries = [Entry(body=body, turn=1) for body in bodies]
+        entries = [tl.Entry(body=body, turn=1) for body in bodies]
         await log.append(key, entries, seen=1, term=term)
-        timeline = Timeline(await log.read(key))
-        made = checkpoint(timeline, timeline.seq, {})
+        timeline = tl.Timeline(await log.read(key))
+        made = tl.checkpoint(timeline, timeline.seq, {})
         assert made is not None
-        await log.append(key, [Entry(body=made, turn=1)], seen=timeline.seq, term=term)
+        await log.append(key, [tl.Entry(body=made, turn=1)], seen=timeline.seq, term=term)
     async with talking(["It was."], bundle=bundle(), store=log, clock=SystemClock()) as talk:
         await talk.say("And?")
         return made, timeline, results(await talk.blocks())
@@ -615,6 +594,6 @@ async def test_work_that_was_begun_before_a_checkpoint_is_found_from_there() -> 
 
 async def test_a_call_that_was_told_to_stop_before_a_checkpoint_is_not_begun_again() -> None:
     event: JsonObject = {"tool": "exec.python", "again": {}}
-    stop = BackgroundStop(call_id="c1")
-    _, _, [result] = await found_behind_a_checkpoint(event, stop, UserRecalled(said=1))
+    stop = tl.BackgroundStop(call_id="c1")
+    _, _, [result] = await found_behind_a_checkpoint(event, stop, tl.UserRecalled(said=1))
     assert "was stopped" in result.text

@@ -27,6 +27,7 @@ from loopline import (
     TurnResult,
     tool,
 )
+from loopline import timeline as tl
 from loopline.conversations import QUEUE_CHANNEL, Conversation
 from loopline.conversations.subscriptions import BUSY_SECONDS
 from loopline.errors import ConflictError, ModelError
@@ -39,23 +40,6 @@ from loopline.react.loop_options import LoopOptions
 from loopline.react.runtime import Accept, Continue, End, Held, Repair, Table, Unusable, route
 from loopline.tasks import run_together
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
-from loopline.timeline import (
-    NEW_TURN,
-    Block,
-    Completion,
-    ConversationKey,
-    Entry,
-    Exit,
-    MemoryLog,
-    Notes,
-    Recorder,
-    RoundStart,
-    Timeline,
-    ToolStarted,
-    TurnHeader,
-    UserPrompt,
-    UserSteer,
-)
 from tests.dialects.sample_conversation import begun
 from tests.support.playground import bundle as playground
 from tests.support.round_starts import round_start
@@ -74,11 +58,11 @@ async def waiting_at_the_lease(
 
 
 async def test_a_carried_on_turn_that_is_stopped_while_it_waits_is_a_result_and_stays_cut() -> None:
-    log = MemoryLog(FakeClock())
-    remaining_entry = Entry(body=UserPrompt(text="left behind"), turn=NEW_TURN)
-    await log.append(ConversationKey(name="c"), [remaining_entry], seen=0)
+    log = tl.MemoryLog(FakeClock())
+    remaining_entry = tl.Entry(body=tl.UserPrompt(text="left behind"), turn=tl.NEW_TURN)
+    await log.append(tl.ConversationKey(name="c"), [remaining_entry], seen=0)
     async with talking(["Done."], store=log) as talk:
-        async with log.lease(ConversationKey(name="c")):
+        async with log.lease(tl.ConversationKey(name="c")):
             stopped = await waiting_at_the_lease(talk, talk.resume())
         assert (stopped.exit_reason, stopped.ok, stopped.turn_id) == ("stopped", False, "turn_1")
         assert (await talk.resume()).answer == "Done."
@@ -99,12 +83,12 @@ async def test_prompts_that_are_stopped_before_their_turns_take_a_step_are_resul
 
 
 async def test_a_prompt_that_another_runner_took_is_a_result_when_it_is_stopped_here() -> None:
-    log, key = MemoryLog(FakeClock()), ConversationKey(name="c")
+    log, key = tl.MemoryLog(FakeClock()), tl.ConversationKey(name="c")
     async with talking([], store=log) as talk, log.lease(key) as term:
         task = asyncio.create_task(talk.say("go"))
         await asyncio.sleep(0.05)
         start = round_start(limit=15, takes=(1,), opened_by="start")
-        await log.append(key, [Entry(body=start, turn=1, round=1)], seen=1, term=term)
+        await log.append(key, [tl.Entry(body=start, turn=1, round=1)], seen=1, term=term)
         await talk.stop()
         stopped = await task
     assert (stopped.exit_reason, stopped.turn_id) == ("stopped", "turn_1")
@@ -114,8 +98,8 @@ async def test_a_prompt_that_another_runner_took_is_a_result_when_it_is_stopped_
 SURROGATE = "caf\udce9"
 
 
-def exits(blocks: Sequence[Block]) -> list[tuple[int, str]]:
-    return [(block.turn, block.body.reason) for block in blocks if isinstance(block.body, Exit)]
+def exits(blocks: Sequence[tl.Block]) -> list[tuple[int, str]]:
+    return [(block.turn, block.body.reason) for block in blocks if isinstance(block.body, tl.Exit)]
 
 
 @pytest.mark.parametrize("store", ["memory:", "sqlite"])
@@ -130,15 +114,15 @@ async def test_turns_run_in_the_order_in_which_they_were_asked_for(
     assert {(r.turn_id, r.answer) for r in results} == {
         (f"turn_{n}", f"answer {n}") for n in range(1, 9)
     }
-    rows = [(b.turn, b.body.takes) for b in blocks if isinstance(b.body, RoundStart)]
-    prompts = {b.turn: b.seq for b in blocks if isinstance(b.body, UserPrompt)}
+    rows = [(b.turn, b.body.takes) for b in blocks if isinstance(b.body, tl.RoundStart)]
+    prompts = {b.turn: b.seq for b in blocks if isinstance(b.body, tl.UserPrompt)}
     assert rows == [(turn, (prompts[turn],)) for turn in range(1, 9)]
 
 
 async def test_a_prompt_whose_sender_died_is_run_before_the_next_one() -> None:
-    log = MemoryLog(FakeClock())
-    remaining_entry = Entry(body=UserPrompt(text="left behind"), turn=NEW_TURN)
-    await log.append(ConversationKey(name="c"), [remaining_entry], seen=0)
+    log = tl.MemoryLog(FakeClock())
+    remaining_entry = tl.Entry(body=tl.UserPrompt(text="left behind"), turn=tl.NEW_TURN)
+    await log.append(tl.ConversationKey(name="c"), [remaining_entry], seen=0)
     model = ScriptedModel(["To the first.", "To the second."])
     async with Harness.open(playground, store=log, model=model) as harness:
         result = await harness.conversation("c").say("second")
@@ -148,22 +132,22 @@ async def test_a_prompt_whose_sender_died_is_run_before_the_next_one() -> None:
 
 
 async def test_a_prompt_that_nobody_ran_is_begun_by_carrying_on() -> None:
-    log = MemoryLog(FakeClock())
-    remaining_entry = Entry(
-        body=UserPrompt(text="left behind", limits={"max_iterations": 1}), turn=NEW_TURN
+    log = tl.MemoryLog(FakeClock())
+    remaining_entry = tl.Entry(
+        body=tl.UserPrompt(text="left behind", limits={"max_iterations": 1}), turn=tl.NEW_TURN
     )
-    await log.append(ConversationKey(name="c"), [remaining_entry], seen=0)
+    await log.append(tl.ConversationKey(name="c"), [remaining_entry], seen=0)
     async with Harness.open(playground, store=log, model=ScriptedModel(["Done."])) as harness:
         result = await harness.conversation("c").resume()
         blocks = await harness.conversation("c").blocks()
     assert result.answer == "Done."
-    assert [b.body.limit for b in blocks if isinstance(b.body, RoundStart)] == [1]
+    assert [b.body.limit for b in blocks if isinstance(b.body, tl.RoundStart)] == [1]
 
 
 async def test_a_busy_conversation_may_be_refused_instead_of_waited_for() -> None:
     async with talking([Call("play.alone", text="x"), "One."]) as talk:
         async for event in talk.stream("first"):
-            if isinstance(event, Block) and isinstance(event.body, ToolStarted):
+            if isinstance(event, tl.Block) and isinstance(event.body, tl.ToolStarted):
                 with pytest.raises(ConflictError, match="being run"):
                     await talk.say("second", when_busy="reject")
         assert exits(await talk.blocks()) == [(1, "complete")]
@@ -171,21 +155,21 @@ async def test_a_busy_conversation_may_be_refused_instead_of_waited_for() -> Non
 
 async def test_a_stream_begins_with_the_prompt_and_ends_with_the_exit() -> None:
     async with talking(["Yes."]) as talk:
-        events = [event async for event in talk.stream("go") if isinstance(event, Block)]
+        events = [event async for event in talk.stream("go") if isinstance(event, tl.Block)]
         assert events == list(await talk.blocks())
-    assert isinstance(events[0].body, UserPrompt)
-    assert isinstance(events[-1].body, Exit)
+    assert isinstance(events[0].body, tl.UserPrompt)
+    assert isinstance(events[-1].body, tl.Exit)
 
 
 async def test_closing_the_harness_stops_a_turn_that_nobody_waits_for() -> None:
-    log = MemoryLog(FakeClock())
+    log = tl.MemoryLog(FakeClock())
     model = ScriptedModel([Call("play.alone", text="x"), "Never."], strict=False)
     async with talking(model, store=log) as talk:
         stream = talk.stream("go")
         async for event in stream:
-            if isinstance(event, Block) and isinstance(event.body, ToolStarted):
+            if isinstance(event, tl.Block) and isinstance(event.body, tl.ToolStarted):
                 break
-    assert exits(await log.read(ConversationKey(name="c"))) == [(1, "stopped")]
+    assert exits(await log.read(tl.ConversationKey(name="c"))) == [(1, "stopped")]
 
 
 HELD: list[Conversation] = []
@@ -294,7 +278,7 @@ async def test_whatever_a_bundle_does_wrong_closes_its_turn_and_names_the_place(
 async def test_a_second_answer_takes_the_place_of_the_first_and_both_are_kept() -> None:
     async with talking([], bundle=Bundle(id="twice", workflow=Twice)) as talk:
         result = await talk.say("go")
-        answers = [b.body.text for b in await talk.blocks() if isinstance(b.body, Completion)]
+        answers = [b.body.text for b in await talk.blocks() if isinstance(b.body, tl.Completion)]
     assert result.answer == "twice"
     assert answers == ["once", "twice"]
 
@@ -312,7 +296,7 @@ async def test_what_comes_too_late_is_reported_and_taken_by_the_next_turn() -> N
         HELD.append(talk)
         result = await talk.say("go")
         await talk.say("again")
-        takes = [b.body.takes for b in await talk.blocks() if isinstance(b.body, RoundStart)]
+        takes = [b.body.takes for b in await talk.blocks() if isinstance(b.body, tl.RoundStart)]
     assert result.late_input == ["ar:turn_1.user.followup.1"]
     assert len(takes[1]) == 2
 
@@ -334,7 +318,7 @@ async def test_unknown_limits_are_refused_by_name(count: Any) -> None:
 async def test_a_header_says_what_the_turn_was_begun_with() -> None:
     async with talking(["Yes."]) as talk:
         await talk.say("go")
-        (header,) = await bodies(talk, TurnHeader)
+        (header,) = await bodies(talk, tl.TurnHeader)
     assert (header.bundle, header.model, header.protocol) == ("playground", "scripted", "native")
 
 
@@ -362,7 +346,7 @@ class Fragile(BaseWorkflow):
 
 
 async def test_a_prompt_that_ends_every_process_which_begins_it_is_passed_over_in_the_end() -> None:
-    log, fragile = MemoryLog(FakeClock()), Bundle(id="fragile", workflow=Fragile)
+    log, fragile = tl.MemoryLog(FakeClock()), Bundle(id="fragile", workflow=Fragile)
 
     async def say(text: str) -> TurnResult:
         model = ScriptedModel(["Done."] * 3, strict=False)
@@ -373,7 +357,7 @@ async def test_a_prompt_that_ends_every_process_which_begins_it_is_passed_over_i
         with pytest.raises(Fatal):
             await say(text)
     assert (await say("still there?")).answer == "Done."
-    blocks = await log.read(ConversationKey(name="c"))
+    blocks = await log.read(tl.ConversationKey(name="c"))
     assert exits(blocks) == [(1, "interrupted"), (2, "complete"), (3, "complete")]
 
 
@@ -453,16 +437,16 @@ async def test_the_log_says_what_a_turn_without_a_listener_waits_for(
             assert (await second).answer == "Second."
 
 
-KEY = ConversationKey(name="c")
+KEY = tl.ConversationKey(name="c")
 
 
 @asynccontextmanager
-async def recorder_of(log: MemoryLog, clock: FakeClock) -> AsyncGenerator[Recorder, None]:
-    await log.append(KEY, [Entry(body=UserPrompt(text="go"), turn=NEW_TURN)], seen=0)
+async def recorder_of(log: tl.MemoryLog, clock: FakeClock) -> AsyncGenerator[tl.Recorder, None]:
+    await log.append(KEY, [tl.Entry(body=tl.UserPrompt(text="go"), turn=tl.NEW_TURN)], seen=0)
     async with log.lease(KEY) as term:
-        yield Recorder(
+        yield tl.Recorder(
             log,
-            Timeline(),
+            tl.Timeline(),
             conversation=KEY,
             uid="u",
             turn=1,
@@ -478,13 +462,13 @@ async def watched(
 ) -> AsyncGenerator[tuple[Interrupter, FakeClock, list[InterruptCause]], None]:
     """An interrupter of a turn, its clock, and the interruptions that reached calls."""
     clock, cut = FakeClock(), list[InterruptCause]()
-    async with recorder_of(MemoryLog(clock), clock) as recorder:
+    async with recorder_of(tl.MemoryLog(clock), clock) as recorder:
         interrupter = Interrupter(recorder, clock)
         async with interrupter.watch(deadline, cut.append):
             yield interrupter, clock, cut
 
 
-class ReadsCounted(MemoryLog):
+class ReadsCounted(tl.MemoryLog):
     """A log that counts how often it is asked for steers."""
 
     reads = 0
@@ -494,8 +478,8 @@ class ReadsCounted(MemoryLog):
         self.was_asked = asyncio.Event()
 
     async def read(
-        self, conversation: ConversationKey, *, types: Sequence[str] = (), **options: Any
-    ) -> Sequence[Block]:
+        self, conversation: tl.ConversationKey, *, types: Sequence[str] = (), **options: Any
+    ) -> Sequence[tl.Block]:
         if types:
             self.reads += 1
             self.was_asked.set()
@@ -643,9 +627,9 @@ async def test_a_steer_that_an_append_returns_interrupts_and_is_not_read() -> No
         async def busily() -> None:
             """Append in a round without a pause; meanwhile another process has a steer appended."""
             await recorder.record(begun())
-            await log.append(KEY, [Entry(body=UserSteer(text="left"), turn=1)], seen=0)
+            await log.append(KEY, [tl.Entry(body=tl.UserSteer(text="left"), turn=1)], seen=0)
             while True:
-                await recorder.record(Notes(text="busy"))
+                await recorder.record(tl.Notes(text="busy"))
                 await asyncio.sleep(POLL_SECONDS / 8)
 
         async with interrupter.watch(None, lambda _: None), asyncio.timeout(10):
@@ -661,7 +645,7 @@ async def test_a_turn_that_waits_reads_the_steers_of_other_processes() -> None:
         interrupter = Interrupter(recorder, clock)
 
         async def idly() -> None:
-            await log.append(KEY, [Entry(body=UserSteer(text="left"), turn=1)], seen=0)
+            await log.append(KEY, [tl.Entry(body=tl.UserSteer(text="left"), turn=1)], seen=0)
             await for_ever()
 
         async with interrupter.watch(None, lambda _: None), asyncio.timeout(10):

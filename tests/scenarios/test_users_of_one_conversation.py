@@ -12,52 +12,16 @@ from typing import Any, Literal
 import pytest
 from msgspec import structs
 
-from loopline import Bundle, Harness, LooplineError, ToolContext, TurnResult, tool
+from loopline import Bundle, Harness, LooplineError, ToolContext, TurnResult, models, tool
+from loopline import timeline as tl
 from loopline.conversations import Conversation, Receipt, WhenBusy
 from loopline.errors import ConflictError
 from loopline.events import Delta
-from loopline.models import (
-    AssistantMessage,
-    Json,
-    Prompt,
-    ProtocolName,
-    Reply,
-    TextDelta,
-    ToolCall,
-    ToolMessage,
-    UserMessage,
-)
 from loopline.react import Allow, Ask, GuardedCall, Verdict
 from loopline.refs import parse
 from loopline.store import SqlLog
 from loopline.testing import Call, FakeClock, Raw, Say, ScriptedModel
 from loopline.testing.scripted import Entry as Line
-from loopline.timeline import (
-    NEW_TURN,
-    Block,
-    Body,
-    Checkpoint,
-    ConversationKey,
-    Draft,
-    Entry,
-    Exit,
-    History,
-    MemoryLog,
-    RoundStart,
-    RunChild,
-    TimelineLog,
-    ToolCalled,
-    ToolPending,
-    ToolResult,
-    ToolStarted,
-    TurnHeader,
-    UserAnswer,
-    UserFollowup,
-    UserPrompt,
-    UserRecalled,
-    UserStop,
-    open_timeline,
-)
 from tests.support.crashing_log import Crashed, CrashingLog
 from tests.support.pairs.play import until
 from tests.support.pairs.scene import TALK, Gate, Scene
@@ -78,7 +42,7 @@ from tests.support.workbench import (
     workbench,
 )
 
-HERE = ConversationKey(name="c")
+HERE = tl.ConversationKey(name="c")
 
 
 @tool(effect="read")
@@ -134,7 +98,7 @@ class GatedModel(ScriptedModel):
         self.closed = asyncio.Event()
         self.close_after = -1
 
-    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+    async def stream(self, prompt: models.Prompt) -> AsyncIterator[models.TextDelta | models.Reply]:
         self.asked.set()
         if self.close_after == 0:
             self.gate.clear()
@@ -149,8 +113,8 @@ GUIDE = Bundle(id="guide", instructions="You guide.", version="1", tools=[which,
 PARENT = Bundle(id="guide", instructions="You guide.", version="1", tools=[helper, linger])
 
 
-def messages(blocks: list[Block]) -> list[tuple[str, str]]:
-    inputs = [b.body for b in blocks if isinstance(b.body, UserPrompt | UserFollowup)]
+def messages(blocks: list[tl.Block]) -> list[tuple[str, str]]:
+    inputs = [b.body for b in blocks if isinstance(b.body, tl.UserPrompt | tl.UserFollowup)]
     return [(body.type, body.text) for body in inputs]
 
 
@@ -176,9 +140,9 @@ async def test_a_message_behind_a_turn_that_another_harness_is_to_begin_is_store
         assert (await submitted.result()).answer == "To the first."
         blocks = list(await talk.blocks())
     assert messages(blocks) == [("user.prompt", "first"), ("user.prompt", "second")]
-    recalled = [block.body.said for block in blocks if isinstance(block.body, UserRecalled)]
+    recalled = [block.body.said for block in blocks if isinstance(block.body, tl.UserRecalled)]
     assert recalled == ([2] if when_busy == "reject" else [])
-    turns = [block.turn for block in blocks if isinstance(block.body, Exit)]
+    turns = [block.turn for block in blocks if isinstance(block.body, tl.Exit)]
     assert turns == ([1] if when_busy == "reject" else [1, 2])
 
 
@@ -227,40 +191,52 @@ async def test_a_stopped_turn_whose_answer_is_stored_does_not_go_on_before_the_n
     None
 ):
     """A message of another process that came before the stopping one had ended the turn ran it on."""
-    log = MemoryLog(FakeClock())
+    log = tl.MemoryLog(FakeClock())
     model = ScriptedModel([Call("guide.which"), "To the next."], strict=False)
     async with talking(model, bundle=GUIDE, store=log) as talk:
         assert (await talk.say("first")).exit_reason == "paused"
-        stored: list[Body] = [UserAnswer(call_id="c1", value="the blue one"), UserStop()]
+        stored: list[tl.Body] = [tl.UserAnswer(call_id="c1", value="the blue one"), tl.UserStop()]
         for body in stored:
-            await log.append(HERE, [Entry(body=body, turn=1)], seen=0)
+            await log.append(HERE, [tl.Entry(body=body, turn=1)], seen=0)
         assert (await talk.say("next")).answer == "To the next."
-        ends = [block.body.reason for block in await talk.blocks() if isinstance(block.body, Exit)]
+        ends = [
+            block.body.reason for block in await talk.blocks() if isinstance(block.body, tl.Exit)
+        ]
     assert ends == ["stopped", "complete"]
 
 
-class StoppingLog(MemoryLog):
+class StoppingLog(tl.MemoryLog):
     """A log in which the user, in another process, stops the turn in the moment before a call starts."""
 
     async def append(
-        self, conversation: ConversationKey, entries: Sequence[Entry], *, seen: int, **options: Any
-    ) -> Sequence[Block]:
-        if any(isinstance(entry.body, ToolStarted) for entry in entries):
-            await super().append(conversation, [Entry(body=UserStop(), turn=1)], seen=seen)
+        self,
+        conversation: tl.ConversationKey,
+        entries: Sequence[tl.Entry],
+        *,
+        seen: int,
+        **options: Any,
+    ) -> Sequence[tl.Block]:
+        if any(isinstance(entry.body, tl.ToolStarted) for entry in entries):
+            await super().append(conversation, [tl.Entry(body=tl.UserStop(), turn=1)], seen=seen)
         return await super().append(conversation, entries, seen=seen, **options)
 
 
-class StoppedBetweenRounds(MemoryLog):
+class StoppedBetweenRounds(tl.MemoryLog):
     """A log in which the user, in another process, stops the turn in the moment before its second round starts."""
 
     async def append(
-        self, conversation: ConversationKey, entries: Sequence[Entry], *, seen: int, **options: Any
-    ) -> Sequence[Block]:
-        starts = [entry for entry in entries if isinstance(entry.body, RoundStart)]
+        self,
+        conversation: tl.ConversationKey,
+        entries: Sequence[tl.Entry],
+        *,
+        seen: int,
+        **options: Any,
+    ) -> Sequence[tl.Block]:
+        starts = [entry for entry in entries if isinstance(entry.body, tl.RoundStart)]
         if any(entry.round == 2 for entry in starts) and not await self.read(
             conversation, types=["user.stop"]
         ):
-            await super().append(conversation, [Entry(body=UserStop(), turn=1)], seen=seen)
+            await super().append(conversation, [tl.Entry(body=tl.UserStop(), turn=1)], seen=seen)
         return await super().append(conversation, entries, seen=seen, **options)
 
 
@@ -280,7 +256,7 @@ async def test_a_call_whose_start_is_stored_behind_a_stop_does_not_begin() -> No
         assert (await harness.conversation("c").say("order")).exit_reason == "stopped"
         [result] = await harness.conversation("c").blocks(types="react.tool.result")
     assert ORDERS == []
-    assert isinstance(result.body, ToolResult)
+    assert isinstance(result.body, tl.ToolResult)
     assert result.body.status == "stopped"
 
 
@@ -301,33 +277,33 @@ async def test_a_child_ends_before_its_parent_though_a_steer_and_a_stop_cut_it_o
         assert (await first.result()).exit_reason == "stopped"
         blocks = await talk.blocks()
         [*_, end] = await harness.conversation("c~c1").blocks()
-    links = [block.body.reason for block in blocks if isinstance(block.body, RunChild)]
-    assert isinstance(end.body, Exit)
+    links = [block.body.reason for block in blocks if isinstance(block.body, tl.RunChild)]
+    assert isinstance(end.body, tl.Exit)
     assert links == ["", end.body.reason]
 
 
 async def test_a_prompt_that_was_recalled_before_a_checkpoint_is_read_though_its_turn_began_behind_it() -> (
     None
 ):
-    log = MemoryLog(FakeClock())
-    header = TurnHeader(bundle="guide", model="m", protocol="native")
-    said: list[tuple[int, Body]] = [(NEW_TURN, UserPrompt(text="one"))]
+    log = tl.MemoryLog(FakeClock())
+    header = tl.TurnHeader(bundle="guide", model="m", protocol="native")
+    said: list[tuple[int, tl.Body]] = [(tl.NEW_TURN, tl.UserPrompt(text="one"))]
     said += [
-        (NEW_TURN, UserPrompt(text="two")),
-        (2, UserFollowup(text="too")),
-        (2, UserRecalled(said=2)),
+        (tl.NEW_TURN, tl.UserPrompt(text="two")),
+        (2, tl.UserFollowup(text="too")),
+        (2, tl.UserRecalled(said=2)),
     ]
-    run: list[tuple[int, Body]] = [(2, header), (2, Checkpoint(covers=4, carries=(1, 3)))]
+    run: list[tuple[int, tl.Body]] = [(2, header), (2, tl.Checkpoint(covers=4, carries=(1, 3)))]
     for turn, body in said:
-        await log.append(HERE, [Entry(body=body, turn=turn)], seen=0)
+        await log.append(HERE, [tl.Entry(body=body, turn=turn)], seen=0)
     async with log.lease(HERE) as term:
-        entries = [Entry(body=body, turn=turn) for turn, body in run]
+        entries = [tl.Entry(body=body, turn=turn) for turn, body in run]
         await log.append(HERE, entries, seen=4, term=term)
-    timeline = await open_timeline(log, HERE)
+    timeline = await tl.open_timeline(log, HERE)
     assert timeline.base.covers == 4
     for name, seq in (("ar:turn_2.user.prompt", 2), ("ar:turn_2.user.recalled.1", 4)):
         ref = parse(name)
-        block = (await History(log, HERE, timeline).containing(ref)).find(ref)
+        block = (await tl.History(log, HERE, timeline).containing(ref)).find(ref)
         assert block is not None
         assert block.seq == seq
 
@@ -340,7 +316,7 @@ async def browse(context: ToolContext[Cut]) -> str:
     return "read"
 
 
-async def stored(log: MemoryLog, kind: str) -> None:
+async def stored(log: tl.MemoryLog, kind: str) -> None:
     for _ in range(10_000):
         if await log.read(HERE, types=[kind]):
             return
@@ -352,7 +328,7 @@ async def test_a_question_that_is_answered_while_other_calls_run_is_settled_befo
     None
 ):
     """The next round began without the answered call, whose result came behind it: the model was shown a call without one."""
-    cut, log = Cut(), MemoryLog(FakeClock())
+    cut, log = Cut(), tl.MemoryLog(FakeClock())
     bundle = Bundle(id="guide", version="1", tools=[which, browse])
     model = ScriptedModel([Say("", Call("guide.which"), Call("guide.browse")), "Green it is."])
     async with (
@@ -367,7 +343,7 @@ async def test_a_question_that_is_answered_while_other_calls_run_is_settled_befo
         cut.may_end.set()
         assert (await saying).answer == "Green it is."
         assert (await answering).answer == "Green it is."
-    results = [m for m in model.requests[-1].messages if isinstance(m, ToolMessage)]
+    results = [m for m in model.requests[-1].messages if isinstance(m, models.ToolMessage)]
     assert sorted(message.text.splitlines()[-1] for message in results) == ["green", "read"]
 
 
@@ -380,26 +356,33 @@ async def test_a_result_that_came_in_a_later_round_breaks_no_request() -> None:
     ) as harness:
         await harness.conversation("c").say("Order.")
         blocks = [block for block in await harness.log.read(key) if block.type != "conv.checkpoint"]
-    late = next(b for b in blocks if isinstance(b.body, ToolResult) and b.body.call_id == "c2")
+    late = next(b for b in blocks if isinstance(b.body, tl.ToolResult) and b.body.call_id == "c2")
     blocks.remove(late)
     place = next(n for n, b in enumerate(blocks) if b.type == "react.tool.call" and b.round == 2)
     blocks.insert(place + 1, structs.replace(late, round=2))
-    log = MemoryLog(FakeClock())
+    log = tl.MemoryLog(FakeClock())
     await log.restore(key, [structs.replace(b, seq=n) for n, b in enumerate(blocks, start=1)])
     model = ScriptedModel(["Fine."])
     async with talking(model, bundle=GUIDE, store=log) as talk:
         assert (await talk.say("And now?")).answer == "Fine."
     (request,) = model.requests
     called = [
-        c.call_id for m in request.messages if isinstance(m, AssistantMessage) for c in m.calls
+        c.call_id
+        for m in request.messages
+        if isinstance(m, models.AssistantMessage)
+        for c in m.calls
     ]
-    assert called == [m.call_id for m in request.messages if isinstance(m, ToolMessage)] == ["c3"]
+    assert (
+        called
+        == [m.call_id for m in request.messages if isinstance(m, models.ToolMessage)]
+        == ["c3"]
+    )
 
 
 WITHOUT_TOOLS = Bundle(id="guide", instructions="You guide.")
 
 
-def harness(*script: Say | ToolCall) -> Harness[None]:
+def harness(*script: Say | models.ToolCall) -> Harness[None]:
     return Harness.open(WITHOUT_TOOLS, store="memory:", model=ScriptedModel(list(script)))
 
 
@@ -472,7 +455,7 @@ class Table:
     scene: Scene
     talk: Conversation[None]
     beside: Conversation[None]
-    other_log: TimelineLog
+    other_log: tl.TimelineLog
 
     async def until_at(self, place: str) -> None:
         """Wait until something waits at the place: `model`, `tool` or `answer`."""
@@ -503,7 +486,7 @@ async def open_table(place: Place, folder: Path) -> AsyncGenerator[Table, None]:
     """Open both harnesses on one log; on "another file handle" the second has its own, as another process has."""
     scene, url = Scene(folder), f"sqlite:///{folder}/store.db"
     async with AsyncExitStack() as stack:
-        log: TimelineLog = MemoryLog()
+        log: tl.TimelineLog = tl.MemoryLog()
         if place != "memory":
             log = await stack.enter_async_context(await SqlLog.open(url))
         other = log
@@ -579,7 +562,7 @@ async def test_what_is_said_while_a_round_runs_is_in_the_next_request() -> None:
 async def test_as_text_what_was_said_follows_the_results_of_the_round() -> None:
     model = in_json([Call("w.look", text="tea"), "Both."])
     async with at_work(model) as talk:
-        await interrupted(talk, "go", "in German too", at=ToolCalled)
+        await interrupted(talk, "go", "in German too", at=tl.ToolCalled)
     assert roles(model.requests[1].messages) == ["user", "assistant", "user", "user"]
     assert "seen tea" in str(model.requests[1].messages[-2])
     assert "in German too" in str(model.requests[1].messages[-1])
@@ -588,7 +571,7 @@ async def test_as_text_what_was_said_follows_the_results_of_the_round() -> None:
 async def test_what_was_said_comes_only_after_all_results() -> None:
     model = ScriptedModel([Say("", Call("w.look"), Call("w.look")), "Both."])
     async with at_work(model) as talk:
-        await interrupted(talk, "go", "in German too", at=ToolCalled)
+        await interrupted(talk, "go", "in German too", at=tl.ToolCalled)
     assert roles(model.requests[1].messages) == ["user", "assistant", "tool", "tool", "user"]
 
 
@@ -606,7 +589,7 @@ async def test_all_that_was_said_meanwhile_comes_as_one_numbered_message() -> No
     async with at_work(model) as talk:
         await interrupted(talk, "go", "in German", "and short")
     (message,) = [item for item in model.requests[1].messages if "[USER INTERRUPT]" in str(item)]
-    assert isinstance(message, UserMessage)
+    assert isinstance(message, models.UserMessage)
     lines = message.text.splitlines()
     assert lines[0] == "[USER INTERRUPT]"
     assert (lines[1][:3], lines[2], lines[3][:3], lines[4]) == (
@@ -622,7 +605,7 @@ async def test_what_was_said_meanwhile_survives_a_compaction() -> None:
     model = ScriptedModel([*looks, "Done."], window=7_000, output_limit=1_000)
     async with at_work(model) as talk:
         await interrupted(talk, "go", "in German too")
-        opened = {start.opened_by for start in await bodies(talk, RoundStart)}
+        opened = {start.opened_by for start in await bodies(talk, tl.RoundStart)}
     assert "compaction" in opened
     assert all(
         "in German too" in shown(request)
@@ -632,28 +615,28 @@ async def test_what_was_said_meanwhile_survives_a_compaction() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["native", "json", "tagged", "thought_action"])
-async def test_an_answer_waits_while_the_user_has_said_more(protocol: ProtocolName) -> None:
+async def test_an_answer_waits_while_the_user_has_said_more(protocol: models.ProtocolName) -> None:
     async with at_work(["A.", "B."]) as talk:
         answer = await interrupted(talk, "go", "and b?", protocol=protocol, max_iterations=2)
         assert answer == "B."
-        (draft,) = await bodies(talk, Draft)
+        (draft,) = await bodies(talk, tl.Draft)
     assert draft.text == "A."
 
 
 async def test_what_comes_on_the_last_round_is_reported_and_kept() -> None:
-    log = MemoryLog(FakeClock())
+    log = tl.MemoryLog(FakeClock())
 
     async with at_work(["A.", "B."], store=log) as talk:
         late = list[Receipt]()
         async for event in talk.stream("go", max_iterations=1):
-            if isinstance(event, Block) and isinstance(event.body, RoundStart):
+            if isinstance(event, tl.Block) and isinstance(event.body, tl.RoundStart):
                 late.append(await talk.followup("and b?"))
         assert late[0].seq not in {
-            s for start in await bodies(talk, RoundStart) for s in start.takes
+            s for start in await bodies(talk, tl.RoundStart) for s in start.takes
         }
-        assert await bodies(talk, Draft) == []
+        assert await bodies(talk, tl.Draft) == []
         assert (await talk.say("well?")).answer == "B."
-        assert late[0].seq in (await bodies(talk, RoundStart))[-1].takes
+        assert late[0].seq in (await bodies(talk, tl.RoundStart))[-1].takes
 
 
 async def test_whoever_listens_hears_each_thing_that_was_said() -> None:
@@ -688,8 +671,8 @@ async def test_a_tool_that_asks_the_user_pauses_the_turn() -> None:
     ]
     async with at_work(ScriptedModel(script, strict=False), workbench(desk)) as talk:
         events = await heard(talk, "go")
-        (pending,) = await bodies(talk, ToolPending)
-        ends = await bodies(talk, Exit)
+        (pending,) = await bodies(talk, tl.ToolPending)
+        ends = await bodies(talk, tl.Exit)
     async with at_work([Call("w.ask")]) as talk:
         result = await talk.say("go")
     (waiting,) = result.pending
@@ -705,7 +688,9 @@ async def test_the_users_answer_is_the_result_and_nothing_runs_again(
     store: str, tmp_path: Path
 ) -> None:
     desk, clock = Desk(), FakeClock()
-    log: str | TimelineLog = MemoryLog(clock) if store == "memory" else f"sqlite:///{tmp_path}/c.db"
+    log: str | tl.TimelineLog = (
+        tl.MemoryLog(clock) if store == "memory" else f"sqlite:///{tmp_path}/c.db"
+    )
     script: list[Line] = [Say("", Call("w.ask"), Call("w.look", text="tea"))]
     async with at_work(script, workbench(desk), store=log) as talk:
         await talk.say("go")
@@ -742,7 +727,7 @@ class Asking:
     ],
 )
 async def test_a_call_that_needs_leave_runs_only_with_it(
-    value: Json, began: list[str], message: str
+    value: models.Json, began: list[str], message: str
 ) -> None:
     desk, model = Desk(), ScriptedModel([Call("w.command", text="x"), "Done."])
     async with at_work(model, workbench(desk, guards=[Asking()])) as talk:
@@ -782,7 +767,7 @@ STORY: list[Line] = [
 
 @pytest.mark.parametrize("kept", range(2, 12))
 async def test_a_turn_that_is_cut_off_after_any_step_comes_to_the_same(kept: int) -> None:
-    log, desk = CrashingLog(MemoryLog(FakeClock()), kept), Desk()
+    log, desk = CrashingLog(tl.MemoryLog(FakeClock()), kept), Desk()
     with pytest.raises(Crashed):
         async with at_work(ScriptedModel(STORY), workbench(desk), store=log) as talk:
             await talk.say("go")
@@ -792,7 +777,7 @@ async def test_a_turn_that_is_cut_off_after_any_step_comes_to_the_same(kept: int
     again = ScriptedModel(STORY[made:])
     async with at_work(again, workbench(desk), store=log) as talk:
         assert (await talk.resume()).answer == "Tea and cake."
-        statuses = {result.status for result in await bodies(talk, ToolResult)}
+        statuses = {result.status for result in await bodies(talk, tl.ToolResult)}
     assert desk.began.count("a") == 1
     assert ("interrupted" in statuses) is (kept in (4, 5))
     whole = ScriptedModel(STORY)
@@ -814,7 +799,7 @@ async def test_the_next_process_knows_what_was_said(tmp_path: Path) -> None:
 async def test_a_call_that_was_cut_off_has_one_result_that_says_so() -> None:
     clock, desk = FakeClock(), Desk()
     log = CrashingLog(
-        MemoryLog(clock), 4
+        tl.MemoryLog(clock), 4
     )  # what was asked, round, calls, and the start of the write
     with pytest.raises(Crashed):
         async with at_work(STORY, workbench(desk), store=log) as talk:
@@ -823,14 +808,14 @@ async def test_a_call_that_was_cut_off_has_one_result_that_says_so() -> None:
     async with at_work(model, workbench(desk), store=log) as talk:
         await talk.resume()
         await talk.say("more")
-        ends = [(result.call_id, result.status) for result in await bodies(talk, ToolResult)]
+        ends = [(result.call_id, result.status) for result in await bodies(talk, tl.ToolResult)]
     assert sorted(ends) == [("c1", "ok"), ("c2", "interrupted")]
     assert [item.ok for item in results(model.requests[0])] == [True, False]
 
 
 async def test_what_came_after_a_place_is_read_again_from_the_log() -> None:
     async with at_work([Call("w.look"), "Done."]) as talk:
-        events = [block for block in await heard(talk, "go") if isinstance(block, Block)]
+        events = [block for block in await heard(talk, "go") if isinstance(block, tl.Block)]
         for place in range(len(events) + 1):
             assert list(await talk.blocks(after=place)) == events[place:]
 
@@ -851,7 +836,7 @@ async def test_a_steer_cuts_off_what_is_looked_up_and_is_answered_to() -> None:
         await desk.hanging.wait()
         await talk.steer("the other way")
         assert (await turn).answer == "The other way."
-        (cut,) = await bodies(talk, ToolResult)
+        (cut,) = await bodies(talk, tl.ToolResult)
     assert cut.status == "interrupted"
     assert "the other way" in shown(model.requests[1])
 
@@ -860,7 +845,7 @@ async def test_a_reply_that_cannot_be_read_does_not_lose_what_was_said_meanwhile
     model = in_json([Raw("no object"), "Both."])
     async with at_work(model) as talk:
         assert await interrupted(talk, "go", "in German too") == "Both."
-        assert len(await bodies(talk, UserFollowup)) == 1
+        assert len(await bodies(talk, tl.UserFollowup)) == 1
     assert "in German too" in shown(model.requests[1])
 
 
@@ -868,7 +853,7 @@ async def test_a_paused_turn_gives_way_to_what_is_said_instead() -> None:
     async with at_work([Call("w.ask"), "Another."]) as talk:
         assert (await talk.say("go")).exit_reason == "paused"
         assert (await talk.say("never mind")).answer == "Another."
-        assert [end.reason for end in await bodies(talk, Exit)] == ["interrupted", "complete"]
+        assert [end.reason for end in await bodies(talk, tl.Exit)] == ["interrupted", "complete"]
 
 
 async def test_a_turn_with_two_questions_waits_for_both() -> None:

@@ -12,6 +12,7 @@ import pytest
 from msgspec import structs
 
 from loopline import BaseWorkflow, Bundle, Harness, TurnPayload, TurnResult
+from loopline import timeline as tl
 from loopline.events import Delta
 from loopline.models import AssistantMessage, Prompt, ProtocolName, ToolMessage, Usage, UserMessage
 from loopline.models.prompt import estimate
@@ -20,19 +21,6 @@ from loopline.prompt.range_summary import terms
 from loopline.reader import source_row
 from loopline.testing import Call, Fail, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry as Scripted
-from loopline.timeline import (
-    Block,
-    ConversationKey,
-    Entry,
-    Hide,
-    MemoryLog,
-    RangeSummary,
-    RoundStart,
-    SourceAdded,
-    SystemMessage,
-    Timeline,
-    UserSteer,
-)
 from tests.support.scenario import in_json
 from tests.support.scenario_bundle import bundle, words
 from tests.support.scripted_conversation import talking
@@ -58,7 +46,7 @@ async def test_what_was_said_between_turns_is_repeated_where_its_round_is_summed
         await talk.say("first")
         await talk.followup("and mind the herons")
         await talk.say("second")
-        summaries = await bodies(talk, RangeSummary)
+        summaries = await bodies(talk, tl.RangeSummary)
     assert summaries[-1].last_turn == 2
     for request in model.requests[1:]:
         if request.purpose != "summary":
@@ -75,13 +63,13 @@ async def test_a_compaction_after_a_hide_leaves_no_cache_point_beyond_the_end() 
     async with talking(model, bundle=bundle) as talk:
         await talk.say("go", max_iterations=40)
         blocks = list(await talk.blocks())
-    causes = [b.body.opened_by for b in blocks if isinstance(b.body, RoundStart)]
+    causes = [b.body.opened_by for b in blocks if isinstance(b.body, tl.RoundStart)]
     assert causes.index("hide") < causes.index("compaction", causes.index("hide"))
-    assert any(isinstance(block.body, Hide) for block in blocks)
+    assert any(isinstance(block.body, tl.Hide) for block in blocks)
     for request in model.requests:
         if request.purpose != "summary":
             assert request.cache_points[-1] == len(request.messages)
-    for again in past_requests(Timeline(blocks)):
+    for again in past_requests(tl.Timeline(blocks)):
         assert again.inexact == ""
 
 
@@ -94,7 +82,7 @@ async def test_a_summary_in_the_protocol_of_decisions_is_read_as_one() -> None:
     )
     async with talking(script, bundle=bundle) as talk:
         await talk.say("go", protocol="json")
-        texts = [b.body.text for b in await talk.blocks() if isinstance(b.body, RangeSummary)]
+        texts = [b.body.text for b in await talk.blocks() if isinstance(b.body, tl.RangeSummary)]
     assert "Goal: count." in texts
     options = [request.options for request in script.requests if request.purpose == "summary"]
     assert {(item.protocol, item.allow_calls) for item in options} == {("native", False)}
@@ -108,7 +96,7 @@ async def test_a_summary_that_fails_leaves_the_text_of_the_one_before() -> None:
     )
     async with talking(script, bundle=bundle) as talk:
         await talk.say("go")
-        summaries = await bodies(talk, RangeSummary)
+        summaries = await bodies(talk, tl.RangeSummary)
     assert [item.text for item in summaries[:2]] == ["Goal: the first.", "Goal: the first."]
     assert [item.why for item in summaries[:2]] == ["", "no"]
 
@@ -133,7 +121,7 @@ async def test_each_model_is_learned_by_itself() -> None:
         talk = harness.conversation("c")
         for _ in range(4):
             await talk.say("go")
-        starts = await bodies(talk, RoundStart)
+        starts = await bodies(talk, tl.RoundStart)
     first, other, again, last = (start.tokens for start in starts)
     assert other < 1.2 * first
     assert 1.9 * first < again < 2.3 * first
@@ -179,7 +167,7 @@ async def test_a_second_run_of_a_turn_asks_with_a_request_of_its_own() -> None:
         result = await talk.say("go")
         blocks = list(await talk.blocks())
     assert result.answer == "Now."
-    sent = [again.messages for again in past_requests(Timeline(blocks))]
+    sent = [again.messages for again in past_requests(tl.Timeline(blocks))]
     assert sent == [request.messages for request in model.requests]
 
 
@@ -198,7 +186,7 @@ async def test_a_name_for_a_cleared_result_is_the_same_whenever_it_is_made(until
         for _ in range(2):
             await talk.say("go", keep_recent_turns=1, keep_recent_intact_turns=1)
         blocks = list(await talk.blocks())
-    windows = [b.body.window for b in blocks if isinstance(b.body, RoundStart) and b.body.window]
+    windows = [b.body.window for b in blocks if isinstance(b.body, tl.RoundStart) and b.body.window]
     assert [window.old_before for window in windows] == [1, 2]
     for protocol in (Native(), JsonAction()):
         whole_view, stepped = View(protocol, blocks), View(protocol, blocks[: until * 2])
@@ -208,11 +196,11 @@ async def test_a_name_for_a_cleared_result_is_the_same_whenever_it_is_made(until
 
 
 async def test_what_the_user_steered_with_is_shown_where_it_was_taken() -> None:
-    log = MemoryLog()
-    key = ConversationKey(name="c")
+    log = tl.MemoryLog()
+    key = tl.ConversationKey(name="c")
     async with talking(["One.", "Two."], bundle=bundle, store=log) as talk:
         await talk.say("go")
-        steer = Entry(body=UserSteer(text="the other way"), turn=1)
+        steer = tl.Entry(body=tl.UserSteer(text="the other way"), turn=1)
         await log.append(key, [steer], seen=0)
         await talk.say("on")
         view = View(Native(), await talk.blocks())
@@ -227,15 +215,15 @@ async def test_rounds_of_an_older_renderer_are_shown_anew_and_known_as_inexact()
         await talk.say("go")
         blocks = [
             structs.replace(block, body=structs.replace(block.body, renderer=1))
-            if isinstance(block.body, RoundStart)
+            if isinstance(block.body, tl.RoundStart)
             else block
             for block in await talk.blocks()
         ]
-    log, model = MemoryLog(), ScriptedModel(["Two."])
-    await log.restore(ConversationKey(name="c"), blocks)
+    log, model = tl.MemoryLog(), ScriptedModel(["Two."])
+    await log.restore(tl.ConversationKey(name="c"), blocks)
     async with talking(model, bundle=bundle, store=log) as talk:
         await talk.say("on")
-        old, new = past_requests(Timeline(await talk.blocks()))
+        old, new = past_requests(tl.Timeline(await talk.blocks()))
     assert "version 1" in old.inexact
     assert (new.round_start.opened_by, new.round_start.epoch, new.inexact) == ("renderer", 2, "")
     assert new.messages == model.requests[0].messages
@@ -245,7 +233,7 @@ async def test_room_is_made_for_the_answer_that_is_forced_at_the_limit() -> None
     model = ScriptedModel([*busy(3, 9_000), "Forced."], window=6_000, output_limit=1_000)
     async with talking(model, bundle=bundle) as talk:
         result = await talk.say("go", max_iterations=3)
-        last = (await bodies(talk, RoundStart))[-1]
+        last = (await bodies(talk, tl.RoundStart))[-1]
     assert (result.answer, result.exit_reason) == ("Forced.", "max_iterations")
     assert (last.purpose, last.opened_by) == ("answer", "compaction")
     assert last.tokens <= 5_000
@@ -291,14 +279,14 @@ async def test_base64_is_left_out_of_the_pool_of_sources() -> None:
     async with at_work(ScriptedModel([find, "So [[S:1]]."])) as talk:
         await talk.say("go")
         blocks = [with_picture(block) for block in await talk.blocks()]
-    assert source_row(1, Timeline(blocks))["text"] == (
+    assert source_row(1, tl.Timeline(blocks))["text"] == (
         f"A picture: [base64, {len(PICTURE)} characters: https://a.org]"
     )
 
 
-def with_picture(block: Block) -> Block:
+def with_picture(block: tl.Block) -> tl.Block:
     match block.body:
-        case SourceAdded(source=source) as added:
+        case tl.SourceAdded(source=source) as added:
             seen = structs.replace(source, text=f"A picture: {PICTURE}")
             return structs.replace(block, body=structs.replace(added, source=seen))
         case _:
@@ -380,7 +368,7 @@ async def test_another_process_folds_the_same_conversation(tmp_path: Path) -> No
         again = await talk.blocks()
         result = await talk.say("and now?")
     assert list(again) == list(first)
-    assert Timeline(again).pool.sources == Timeline(first).pool.sources
+    assert tl.Timeline(again).pool.sources == tl.Timeline(first).pool.sources
     assert "[[S:1]] https://a.org" in shown(model.requests[0])
     assert [source.url for source in result.sources] == ["https://a.org"]
 
@@ -393,8 +381,8 @@ async def test_a_summary_is_asked_for_only_when_clearing_is_not_enough() -> None
     for model in (light, heavy):
         async with at_work(model) as talk:
             await talk.say("go")
-            assert "compaction" in {start.opened_by for start in await bodies(talk, RoundStart)}
-            covers = [summary.covers for summary in await bodies(talk, RangeSummary)]
+            assert "compaction" in {start.opened_by for start in await bodies(talk, tl.RoundStart)}
+            covers = [summary.covers for summary in await bodies(talk, tl.RangeSummary)]
             assert covers == sorted(set(covers))
     assert (len(summaries(light)), len(summaries(heavy)) > 0) == (0, True)
     assert "Goal." in shown(summaries(heavy)[1])
@@ -438,8 +426,8 @@ async def test_a_context_that_is_made_to_fit_has_no_result_without_its_call() ->
     model = small([*looks(5), *commands(6), *looks(5), "Done."], *["Goal."] * 9)
     async with at_work(model) as talk:
         assert (await talk.say("go", max_iterations=30)).ok
-        starts = await bodies(talk, RoundStart)
-        assert await bodies(talk, RangeSummary)
+        starts = await bodies(talk, tl.RoundStart)
+        assert await bodies(talk, tl.RangeSummary)
     assert max(start.tokens for start in starts) <= TOTAL
     assert any("[CLEARED]" in shown(request) for request in decisions(model))
     for request in decisions(model):
@@ -454,8 +442,8 @@ async def test_the_model_is_told_when_something_was_dropped_and_only_then(
     model = small([*looks(number), "Done."])
     async with at_work(model) as talk:
         await talk.say("go")
-        notices = await bodies(talk, SystemMessage)
-        opened_by = {start.opened_by for start in await bodies(talk, RoundStart)}
+        notices = await bodies(talk, tl.SystemMessage)
+        opened_by = {start.opened_by for start in await bodies(talk, tl.RoundStart)}
     assert (bool(notices), "compaction" in opened_by) == (dropped, dropped)
     assert ("[CLEARED]" in shown(model.requests[-1])) is dropped
     assert ("To make room" in shown(model.requests[-1])) is dropped
@@ -479,7 +467,7 @@ async def test_each_request_begins_with_the_one_before_and_marks_where() -> None
     async with at_work(model) as talk:
         await talk.say("hello")
         await talk.say("go")
-        points = [start.points for start in await bodies(talk, RoundStart)]
+        points = [start.points for start in await bodies(talk, tl.RoundStart)]
     for before, after in zip(model.requests, model.requests[1:], strict=False):
         assert after.messages[: len(before.messages)] == before.messages
         assert (after.system, after.tools) == (before.system, before.tools)
@@ -505,8 +493,8 @@ async def test_a_listener_hears_when_the_context_is_made_smaller() -> None:
     opened = [
         block.body
         for block in events
-        if isinstance(block, Block)
-        and isinstance(block.body, RoundStart)
+        if isinstance(block, tl.Block)
+        and isinstance(block.body, tl.RoundStart)
         and "compaction" in block.body.opened_by
     ]
     assert len(smaller) == len(opened) > 0
@@ -526,7 +514,7 @@ async def test_one_address_is_one_source_and_ranges_cite_several() -> None:
     script: list[Scripted] = [Say("", *[Call("w.find", url=url) for url in urls]), "So [[S:1-2]]."]
     async with at_work(script) as talk:
         result = await talk.say("go")
-        pool = Timeline(await talk.blocks()).pool
+        pool = tl.Timeline(await talk.blocks()).pool
     assert [source.url for source in pool.sources.values()] == ["https://a.org", "https://b.org"]
     assert len(result.sources) == 2
 

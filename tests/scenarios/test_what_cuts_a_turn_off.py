@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from loopline import Harness, TurnPayload, TurnResult
+from loopline import timeline as tl
 from loopline.errors import LooplineError
 from loopline.events import Delta, Event
 from loopline.guards import ask_before
@@ -21,22 +22,6 @@ from loopline.react.interrupter import POLL_SECONDS
 from loopline.react.loop_options import AnswerMode
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry as Scripted
-from loopline.timeline import (
-    NEW_TURN,
-    Block,
-    Completion,
-    ConversationKey,
-    Entry,
-    Exit,
-    MemoryLog,
-    RangeSummary,
-    ToolPending,
-    ToolResult,
-    ToolStarted,
-    UserPrompt,
-    UserSteer,
-    UserStop,
-)
 from tests.support.workbench import (
     Desk,
     Spoken,
@@ -79,7 +64,7 @@ async def test_a_stop_while_a_guard_waits_leaves_nothing_running() -> None:
         for _ in range(30):
             await asyncio.sleep(0)
         assert (await types(talk))[-1] == "react.exit"
-        ends = [(result.call_id, result.status) for result in await bodies(talk, ToolResult)]
+        ends = [(result.call_id, result.status) for result in await bodies(talk, tl.ToolResult)]
     assert (desk.order, ends) == ([], [("c1", "stopped"), ("c2", "stopped")])
 
 
@@ -91,8 +76,8 @@ async def test_the_deadline_cuts_off_a_guard_and_the_call_is_not_begun() -> None
         await guard.asked.wait()
         clock.advance(6)
         assert (await turn).exit_reason == "deadline"
-        (end,) = await bodies(talk, ToolResult)
-        assert await bodies(talk, ToolStarted) == []
+        (end,) = await bodies(talk, tl.ToolResult)
+        assert await bodies(talk, tl.ToolStarted) == []
     assert (desk.order, end.status) == ([], "stopped")
     assert "not begun" in end.text
 
@@ -106,7 +91,7 @@ async def test_a_steer_cuts_off_a_guard_and_nothing_of_the_round_is_begun() -> N
         await guard.asked.wait()
         await talk.steer("the other way")
         assert (await turn).answer == "The other way."
-        ends = [result.status for result in await bodies(talk, ToolResult)]
+        ends = [result.status for result in await bodies(talk, tl.ToolResult)]
     assert (desk.order, ends) == ([], ["interrupted", "interrupted"])
     assert "the other way" in shown(model.requests[1])
 
@@ -119,7 +104,7 @@ async def test_a_write_that_waits_for_its_turn_is_not_begun_after_a_steer() -> N
         await begun(talk, "react.tool.start")
         await talk.steer("the other way")
         await turn
-        ends = [result.status for result in await bodies(talk, ToolResult)]
+        ends = [result.status for result in await bodies(talk, tl.ToolResult)]
     assert (desk.order, sorted(ends)) == (["+a", "-a"], ["interrupted", "ok"])
 
 
@@ -170,7 +155,7 @@ async def test_the_deadline_cuts_off_what_stands_about_the_run(before: bool, rea
         await event.wait()
         clock.advance(6)
         assert (await turn).exit_reason == reason
-        assert len(await bodies(talk, Completion)) == 1
+        assert len(await bodies(talk, tl.Completion)) == 1
 
 
 class Endless:
@@ -252,7 +237,7 @@ async def test_a_steer_of_the_last_calls_cuts_nothing_where_nothing_is_asked_any
             await asyncio.sleep(0)
         receipt = await talk.steer("the other way")
         result = await turn
-        (end,) = await bodies(talk, ToolResult)
+        (end,) = await bodies(talk, tl.ToolResult)
         late = [block.ref for block in await talk.blocks() if block.seq == receipt.seq]
     assert (end.status, list(result.late_input)) == ("ok", late)
 
@@ -265,7 +250,7 @@ async def test_all_that_want_leave_are_asked_for_together() -> None:
         paused = await talk.say("go")
         assert [item.call_id for item in paused.pending] == ["c1", "c2", "c3"]
         result = await talk.resume({"c1": True, "c2": False, "c3": True})
-        assert len(await bodies(talk, ToolPending)) == 3
+        assert len(await bodies(talk, tl.ToolPending)) == 3
     assert (result.answer, desk.order) == ("Done.", ["+a", "-a", "+c", "-c"])
 
 
@@ -313,7 +298,7 @@ async def test_a_steer_is_in_the_very_next_request() -> None:
     model = Summarizing(steer)
     async with at_work(model, workbench(max_iterations=30)) as talk:
         result = await talk.say("go")
-        written = await bodies(talk, RangeSummary)
+        written = await bodies(talk, tl.RangeSummary)
     assert (result.answer, result.exit_reason) == ("Stopped.", "complete")
     assert sum("stop now" in shown(prompt) for prompt in model.decided) == 1
     assert len(written) == model.summaries - 1  # one steer cuts one
@@ -322,27 +307,27 @@ async def test_a_steer_is_in_the_very_next_request() -> None:
 class SteeredElsewhere(Summarizing):
     """A model during whose last decision before a summary another process adds a steer to the log."""
 
-    def __init__(self, log: MemoryLog) -> None:
+    def __init__(self, log: tl.MemoryLog) -> None:
         super().__init__()
         self.log = log
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
         if len(self.decided) == FULL and prompt.purpose == "decision":
-            here = ConversationKey(name="c")
+            here = tl.ConversationKey(name="c")
             summary = await self.log.find(here)
             assert summary is not None
-            steer = Entry(body=UserSteer(text="stop now"), turn=summary.turns)
+            steer = tl.Entry(body=tl.UserSteer(text="stop now"), turn=summary.turns)
             await self.log.append(here, [steer], seen=summary.head)
         async for item in super().stream(prompt):
             yield item
 
 
 async def test_a_steer_that_was_read_with_a_decision_does_not_cut_the_summary_after_it() -> None:
-    log = MemoryLog(FakeClock())
+    log = tl.MemoryLog(FakeClock())
     model = SteeredElsewhere(log)
     async with at_work(model, workbench(max_iterations=30), store=log) as talk:
         result = await talk.say("go")
-        written = await bodies(talk, RangeSummary)
+        written = await bodies(talk, tl.RangeSummary)
     assert (result.answer, len(model.decided)) == ("Stopped.", FULL + 2)
     assert len(written) == model.summaries == 1
 
@@ -358,12 +343,12 @@ async def test_a_deadline_ends_the_turn_without_waiting_for_the_summary() -> Non
         model, workbench(max_iterations=30, deadline_seconds=30), clock=clock
     ) as talk:
         result = await talk.say("go")
-        assert await bodies(talk, RangeSummary) == []
-        (answer,) = await bodies(talk, Completion)
+        assert await bodies(talk, tl.RangeSummary) == []
+        (answer,) = await bodies(talk, tl.Completion)
     assert (result.exit_reason, answer.flag, model.summaries) == ("deadline", "summary", 1)
 
 
-class AppendsLog(MemoryLog):
+class AppendsLog(tl.MemoryLog):
     """A log that remembers which types of blocks were appended together."""
 
     def __init__(self, clock: FakeClock) -> None:
@@ -372,8 +357,8 @@ class AppendsLog(MemoryLog):
         self.stopped = asyncio.Event()
 
     async def append(
-        self, conversation: ConversationKey, entries: Sequence[Entry], **options: Any
-    ) -> Sequence[Block]:
+        self, conversation: tl.ConversationKey, entries: Sequence[tl.Entry], **options: Any
+    ) -> Sequence[tl.Block]:
         self.appends.append([entry.body.type for entry in entries])
         blocks = await super().append(conversation, entries, **options)
         if "user.stop" in self.appends[-1]:
@@ -390,11 +375,11 @@ async def test_what_had_been_written_is_the_answer_of_a_turn_that_is_stopped() -
             events.append(event)
             if isinstance(event, Delta) and "leaves" in event.text:
                 await talk.stop()
-            if isinstance(event, Block) and isinstance(event.body, Exit):
+            if isinstance(event, tl.Block) and isinstance(event.body, tl.Exit):
                 break
         result = await turn
-        (answer,) = await bodies(talk, Completion)
-        (end,) = await bodies(talk, Exit)
+        (answer,) = await bodies(talk, tl.Completion)
+        (end,) = await bodies(talk, tl.Exit)
     assert answer.text.startswith("Tea is made of leaves.")
     assert (answer.flag, answer.reason, end.reason) == ("partial", "stopped", "stopped")
     assert said(events).strip() == answer.text == result.answer
@@ -405,8 +390,8 @@ async def test_a_stop_ends_a_turn_that_waits_for_the_user() -> None:
     async with at_work([Call("w.ask"), "Another."]) as talk:
         assert (await talk.say("go")).exit_reason == "paused"
         assert await talk.stop()
-        assert [end.reason for end in await bodies(talk, Exit)] == ["stopped"]
-        assert [result.status for result in await bodies(talk, ToolResult)] == ["stopped"]
+        assert [end.reason for end in await bodies(talk, tl.Exit)] == ["stopped"]
+        assert [result.status for result in await bodies(talk, tl.ToolResult)] == ["stopped"]
         with pytest.raises(LooplineError, match="nothing to carry on"):
             await talk.resume({})
         assert (await talk.say("on")).answer == "Another."
@@ -416,12 +401,12 @@ async def test_a_stop_does_not_wait_for_the_turn_behind_the_stopped_one() -> Non
     log = AppendsLog(FakeClock())
     async with at_work([Call("w.ask")], store=log) as talk:
         assert (await talk.say("go")).exit_reason == "paused"
-        waiting = Entry(body=UserPrompt(text="later"), turn=NEW_TURN)
+        waiting = tl.Entry(body=tl.UserPrompt(text="later"), turn=tl.NEW_TURN)
         await log.append(talk.conversation, [waiting], seen=0)
         async with log.lease(talk.conversation) as term:
             stopping = asyncio.ensure_future(talk.stop())
             await log.stopped.wait()
-            end = Entry(body=Exit(reason="stopped"), turn=1)
+            end = tl.Entry(body=tl.Exit(reason="stopped"), turn=1)
             await log.append(talk.conversation, [end], seen=0, term=term)
             async with asyncio.timeout(
                 5
@@ -433,7 +418,7 @@ async def test_a_stop_takes_back_what_waits_before_another_process_can_begin_it(
     log = AppendsLog(FakeClock())
     async with at_work([Call("w.ask")], store=log) as talk:
         assert (await talk.say("go")).exit_reason == "paused"
-        waiting = Entry(body=UserPrompt(text="later"), turn=NEW_TURN)
+        waiting = tl.Entry(body=tl.UserPrompt(text="later"), turn=tl.NEW_TURN)
         await log.append(talk.conversation, [waiting], seen=0)
         assert await talk.stop()
     assert ["user.stop", "user.recalled", "user.stop"] in log.appends
@@ -444,13 +429,13 @@ async def test_a_stop_says_when_there_is_nothing_to_end() -> None:
         assert not await talk.stop()
         await talk.say("go")
         assert not await talk.stop()
-        assert await bodies(talk, UserStop) == []
+        assert await bodies(talk, tl.UserStop) == []
 
 
 @pytest.mark.parametrize("store", ["memory", "file"])
 async def test_a_stop_of_another_process_ends_the_turn(store: str, tmp_path: Path) -> None:
     desk = Desk()
-    log = MemoryLog(FakeClock()) if store == "memory" else f"sqlite:///{tmp_path}/c.db"
+    log = tl.MemoryLog(FakeClock()) if store == "memory" else f"sqlite:///{tmp_path}/c.db"
     async with at_work([Call("w.hang")], workbench(desk), store=log) as talk:
         turn = asyncio.ensure_future(talk.say("go"))
         await desk.hanging.wait()
@@ -460,14 +445,14 @@ async def test_a_stop_of_another_process_ends_the_turn(store: str, tmp_path: Pat
         async with other_harness as elsewhere:
             assert await elsewhere.conversation("c").stop()
         assert (await turn).exit_reason == "stopped"
-        assert [result.status for result in await bodies(talk, ToolResult)] == ["stopped"]
+        assert [result.status for result in await bodies(talk, tl.ToolResult)] == ["stopped"]
 
 
 @pytest.mark.parametrize("store", ["memory", "file"])
 async def test_what_is_said_after_a_stop_is_answered(store: str, tmp_path: Path) -> None:
     """Who waits for the stopped turn may say something before the stop itself returns."""
     desk = Desk()
-    log = MemoryLog(FakeClock()) if store == "memory" else f"sqlite:///{tmp_path}/c.db"
+    log = tl.MemoryLog(FakeClock()) if store == "memory" else f"sqlite:///{tmp_path}/c.db"
     async with at_work([Call("w.hang"), "Here."], workbench(desk), store=log) as talk:
 
         async def stop() -> bool:
@@ -481,12 +466,12 @@ async def test_what_is_said_after_a_stop_is_answered(store: str, tmp_path: Path)
 
 
 async def test_what_was_stopped_is_not_carried_on_although_nobody_lived_to_end_it() -> None:
-    log, desk = MemoryLog(FakeClock()), Desk()
+    log, desk = tl.MemoryLog(FakeClock()), Desk()
     async with at_work([Call("w.ask")], workbench(desk), store=log) as talk:
         await talk.say("go")
-        await log.append(talk.conversation, [Entry(body=UserStop(), turn=1)], seen=0)
+        await log.append(talk.conversation, [tl.Entry(body=tl.UserStop(), turn=1)], seen=0)
         assert (await talk.resume({"c1": "this"})).exit_reason == "stopped"
-        assert [end.reason for end in await bodies(talk, Exit)] == ["stopped"]
+        assert [end.reason for end in await bodies(talk, tl.Exit)] == ["stopped"]
 
 
 DAY = 86_400.0
@@ -498,7 +483,7 @@ async def test_the_answer_to_a_question_of_yesterday_is_read_in_time() -> None:
         assert (await talk.say("go")).exit_reason == "paused"
         clock.advance(DAY)
         result = await talk.resume({"c1": "the second"})
-        (end,) = await bodies(talk, Exit)
+        (end,) = await bodies(talk, tl.Exit)
     assert (result.answer, result.exit_reason) == ("The second, then.", "complete")
     assert "the second" in shown(model.requests[1])
     assert end.elapsed_ms < 1_000
@@ -526,7 +511,7 @@ async def test_a_wall_clock_that_leaps_brings_no_deadline(leap: float) -> None:
     script: list[Scripted] = [Call("w.sleep", seconds=10), Call("w.sleep", seconds=10), "Awake."]
     async with at_work(script, workbench(desk, deadline_seconds=60), clock=clock) as talk:
         result = await talk.say("go")
-        (end,) = await bodies(talk, Exit)
+        (end,) = await bodies(talk, tl.Exit)
     assert (result.answer, end.elapsed_ms) == ("Awake.", 20_000)
 
 
@@ -543,7 +528,7 @@ async def test_what_a_turn_has_taken_is_known_in_the_next_process(
     script = [Call("w.sleep", seconds=15), "Awake."]
     async with at_work(script, bundle, clock=desk.clock, store=store) as talk:
         assert (await talk.resume({"c2": "this one"})).answer == "Awake."
-        (end,) = await bodies(talk, Exit)
+        (end,) = await bodies(talk, tl.Exit)
     assert end.elapsed_ms == 55_000
 
 
@@ -558,7 +543,7 @@ async def test_the_time_of_two_runs_is_added_up() -> None:
         await talk.say("go")
         desk.clock.advance(DAY)
         result = await talk.resume({"c2": "this one"})
-        ends = [result.status for result in await bodies(talk, ToolResult)]
+        ends = [result.status for result in await bodies(talk, tl.ToolResult)]
     assert (result.exit_reason, ends) == ("deadline", ["ok", "ok", "stopped"])
 
 
@@ -574,8 +559,8 @@ async def test_leave_that_is_given_when_the_time_is_over_begins_nothing() -> Non
         desk.clock.advance(90)
         assert (await turn).exit_reason == "paused"
         assert (await talk.resume({"c1": True})).exit_reason == "deadline"
-        ends = {result.call_id: result.status for result in await bodies(talk, ToolResult)}
-        assert await bodies(talk, ToolStarted) == []
+        ends = {result.call_id: result.status for result in await bodies(talk, tl.ToolResult)}
+        assert await bodies(talk, tl.ToolStarted) == []
     assert (desk.order, ends) == ([], {"c1": "stopped", "c2": "stopped"})
 
 
@@ -592,8 +577,8 @@ async def test_what_had_been_written_is_the_answer_of_a_turn_whose_time_is_over(
             events.append(event)
             if isinstance(event, Delta) and "leaves" in event.text:
                 clock.advance(61)
-        (answer,) = await bodies(talk, Completion)
-        (end,) = await bodies(talk, Exit)
+        (answer,) = await bodies(talk, tl.Completion)
+        (end,) = await bodies(talk, tl.Exit)
     assert answer.text.startswith("Tea is made of leaves.")
     assert (answer.flag, answer.reason, end.reason) == ("partial", "deadline", "deadline")
     assert said(events).strip() == answer.text

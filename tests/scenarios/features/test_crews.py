@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from loopline import Agent, Bundle, Harness, LooplineError, ToolError, TurnResult, tool
+from loopline import timeline as tl
 from loopline.conversations import Conversation
 from loopline.crew import (
     AgentCall,
@@ -36,23 +37,6 @@ from loopline.errors import ModelError, StoreBusy
 from loopline.harness.harness import record_lesson
 from loopline.models import Json, ModelRegistry, Prompt, Reply, TextDelta
 from loopline.testing import Call, FakeClock, ScriptedModel
-from loopline.timeline import (
-    NEW_TURN,
-    AgentSwitched,
-    Body,
-    ConversationKey,
-    Entry,
-    ExitReason,
-    Lesson,
-    LessonTrigger,
-    MemoryLog,
-    ReflectionDue,
-    RunChild,
-    SourceAdded,
-    ToolResult,
-    TurnHeader,
-    UserPrompt,
-)
 from tests.support.child_runs import EACH, Line
 from tests.support.crews import READER, WRITER, Scripts, crew_harness, desk, handoff
 from tests.support.forked_processes import forked
@@ -61,12 +45,12 @@ from tests.support.workbench import bodies
 
 
 async def result_texts(talk: Conversation) -> list[str]:
-    return [b.body.text for b in await talk.blocks() if isinstance(b.body, ToolResult)]
+    return [b.body.text for b in await talk.blocks() if isinstance(b.body, tl.ToolResult)]
 
 
-async def links(talk: Conversation) -> list[RunChild]:
+async def links(talk: Conversation) -> list[tl.RunChild]:
     """The child runs as they were begun and as they ended."""
-    return await bodies(talk, RunChild)
+    return await bodies(talk, tl.RunChild)
 
 
 def finished(names: Sequence[str]) -> Mapping[str, Sequence[Line]]:
@@ -113,7 +97,7 @@ async def test_the_sources_of_an_agent_join_the_pool_of_its_caller_and_are_cited
     async with talking(model, bundle=desk()) as talk:
         result = await talk.say("Go")
         text = (await result_texts(talk))[-1]
-        added = await bodies(talk, SourceAdded)
+        added = await bodies(talk, tl.SourceAdded)
     assert "Tea is hot [[S:2]]." in text
     assert "Milk is cold [[S:3]]." in text
     assert [(body.sid, body.source.title) for body in added] == [
@@ -136,7 +120,7 @@ async def test_a_run_records_which_agent_it_is_and_what_its_definition_was() -> 
     assert {(link.agent, link.agent_digest) for link in (began, ended)} == {
         ("reader", READER.digest)
     }
-    [header] = [block.body for block in own if isinstance(block.body, TurnHeader)]
+    [header] = [block.body for block in own if isinstance(block.body, tl.TurnHeader)]
     assert (header.agent, header.agent_digest) == ("reader", READER.digest)
 
 
@@ -413,11 +397,11 @@ async def test_an_agent_takes_the_conversation_over_in_the_same_turn_and_keeps_i
     assert after.options.reasoning_effort == "high"
     assert "crew.delegate" in names(before)
     assert "crew.delegate" not in names(after)
-    [switched] = [block.body for block in blocks if isinstance(block.body, AgentSwitched)]
+    [switched] = [block.body for block in blocks if isinstance(block.body, tl.AgentSwitched)]
     assert (switched.agent, switched.agent_digest) == ("expert", EXPERT.digest)
-    headers = [(b.turn, b.body.agent) for b in blocks if isinstance(b.body, TurnHeader)]
+    headers = [(b.turn, b.body.agent) for b in blocks if isinstance(b.body, tl.TurnHeader)]
     assert headers == [(1, ""), (1, "expert"), (2, "expert")]
-    assert not any(isinstance(block.body, RunChild) for block in blocks)
+    assert not any(isinstance(block.body, tl.RunChild) for block in blocks)
 
 
 async def test_it_is_handed_back_to_the_loop_of_the_bundle() -> None:
@@ -529,7 +513,7 @@ def failing(lesson: Sequence[Line]) -> Scripts:
 
 async def lessons(
     model: Scripts, bundle: Bundle, store: str = "memory:"
-) -> tuple[list[ReflectionDue], list[Lesson]]:
+) -> tuple[list[tl.ReflectionDue], list[tl.Lesson]]:
     """Run the turn; return what was due, and what was learnt once nothing is being written."""
     async with Harness.open(bundle, store=store, model=model, clock=FakeClock()) as harness:
         talk = harness.conversation("c")
@@ -537,8 +521,8 @@ async def lessons(
         assert await harness.drain(1_000)
         bodies = [block.body for block in await talk.blocks()]
     return (
-        [body for body in bodies if isinstance(body, ReflectionDue)],
-        [body for body in bodies if isinstance(body, Lesson)],
+        [body for body in bodies if isinstance(body, tl.ReflectionDue)],
+        [body for body in bodies if isinstance(body, tl.Lesson)],
     )
 
 
@@ -551,7 +535,7 @@ async def test_a_lesson_of_a_run_that_failed_is_written_and_found_by_memory_sear
         blocks = list(await talk.blocks())
         [hit] = await harness.memory.search("depth", user="local", targets=["lesson"])
         [read] = await talk.read([hit.ref])
-    [lesson] = [block.body for block in blocks if isinstance(block.body, Lesson)]
+    [lesson] = [block.body for block in blocks if isinstance(block.body, tl.Lesson)]
     assert (result.answer, lesson.trigger, lesson.agent) == ("Ok.", "error", "reader")
     assert lesson.mistake == "It guessed the depth"
     assert lesson.tags == ("lake", "depth", "reflexion", "trigger:error")
@@ -617,10 +601,10 @@ async def test_the_answer_and_the_next_turn_do_not_wait_for_a_lesson() -> None:
         assert (await talk.say("Go")).answer == "Ok."
         await model.asked.wait()
         assert (await harness.conversation("d").say("Go")).answer == "Ok."
-        assert [b for b in await talk.blocks() if isinstance(b.body, Lesson)] == []
+        assert [b for b in await talk.blocks() if isinstance(b.body, tl.Lesson)] == []
         model.go.set()
         assert await harness.drain(5)
-        assert any(isinstance(block.body, Lesson) for block in await talk.blocks())
+        assert any(isinstance(block.body, tl.Lesson) for block in await talk.blocks())
 
 
 class Deadly(Scripts):
@@ -655,7 +639,7 @@ async def test_a_lesson_that_a_kill_took_is_written_by_the_next_process(
     async with Harness.open(learning(), store=store, model=failing([LESSON])) as harness:
         assert await harness.drain(30)
         blocks = await harness.conversation("c").blocks()
-    assert [b.body.correction for b in blocks if isinstance(b.body, Lesson)] == [
+    assert [b.body.correction for b in blocks if isinstance(b.body, tl.Lesson)] == [
         "Look the depth up first"
     ]
 
@@ -677,7 +661,7 @@ async def test_a_discrepancy_is_learnt_from() -> None:
     assert [body.correction for body in learnt] == ["Look the depth up first"]
 
 
-def ended(reason: ExitReason, **notes: bool) -> AgentResult:
+def ended(reason: tl.ExitReason, **notes: bool) -> AgentResult:
     result = TurnResult(answer="x", turn_id="turn_1", exit_reason=reason, ok=reason == "complete")
     return with_notes(AgentResult(call=CALL, result=result), notes)
 
@@ -700,7 +684,7 @@ def ended(reason: ExitReason, **notes: bool) -> AgentResult:
     ],
 )
 def test_each_cause_makes_a_lesson_due_and_what_the_user_stopped_none(
-    hook: Reflexion, result: AgentResult, trigger: LessonTrigger | None
+    hook: Reflexion, result: AgentResult, trigger: tl.LessonTrigger | None
 ) -> None:
     assert hook.trigger(result) == trigger
 
@@ -757,11 +741,11 @@ async def test_a_lesson_whose_model_fails_is_tried_five_times_and_then_given_up_
     assert lesson.skipped == "no lesson after 5 attempts: no network"
 
 
-def writer(log: MemoryLog, model: ScriptedModel) -> LessonWriter:
+def writer(log: tl.MemoryLog, model: ScriptedModel) -> LessonWriter:
     """Return a writer of lessons as each process that has the store open has one."""
 
     @asynccontextmanager
-    async def models(_: ConversationKey) -> AsyncGenerator[ModelRegistry, None]:
+    async def models(_: tl.ConversationKey) -> AsyncGenerator[ModelRegistry, None]:
         yield ModelRegistry({"fast": (model,)})
 
     return LessonWriter(
@@ -774,30 +758,30 @@ def writer(log: MemoryLog, model: ScriptedModel) -> LessonWriter:
     )
 
 
-TALK = ConversationKey(name="c")
+TALK = tl.ConversationKey(name="c")
 
 
-async def append(log: MemoryLog, body: Body) -> None:
+async def append(log: tl.MemoryLog, body: tl.Body) -> None:
     """Append a body to the first turn, as its runner does."""
     async with log.lease(TALK) as term:
-        await log.append(TALK, [Entry(body=body, turn=1)], seen=0, term=term)
+        await log.append(TALK, [tl.Entry(body=body, turn=1)], seen=0, term=term)
 
 
-HEADER = TurnHeader(bundle="desk", model="scripted", protocol="native")
+HEADER = tl.TurnHeader(bundle="desk", model="scripted", protocol="native")
 
 
-async def written(log: MemoryLog) -> list[Lesson]:
-    return [block.body for block in await log.read(TALK) if isinstance(block.body, Lesson)]
+async def written(log: tl.MemoryLog) -> list[tl.Lesson]:
+    return [block.body for block in await log.read(TALK) if isinstance(block.body, tl.Lesson)]
 
 
 async def test_a_lesson_that_could_not_be_recorded_is_written_after_a_later_turn() -> None:
-    log = MemoryLog(FakeClock())
-    await log.append(TALK, [Entry(body=UserPrompt(text="Go"), turn=NEW_TURN)], seen=0)
+    log = tl.MemoryLog(FakeClock())
+    await log.append(TALK, [tl.Entry(body=tl.UserPrompt(text="Go"), turn=tl.NEW_TURN)], seen=0)
     await append(log, HEADER)
     await append(log, DUE)
     outcomes = list[str]()
 
-    async def record(conversation: ConversationKey, turn: int, lesson: Lesson) -> None:
+    async def record(conversation: tl.ConversationKey, turn: int, lesson: tl.Lesson) -> None:
         outcomes.append("busy" if not outcomes else "recorded")
         if outcomes == ["busy"]:
             raise StoreBusy("the store is busy")
@@ -814,8 +798,8 @@ async def test_a_lesson_that_could_not_be_recorded_is_written_after_a_later_turn
 
 
 async def test_a_lesson_is_due_in_a_turn_whose_beginning_was_read_before() -> None:
-    log, model = MemoryLog(FakeClock()), ScriptedModel([LESSON])
-    await log.append(TALK, [Entry(body=UserPrompt(text="Go"), turn=NEW_TURN)], seen=0)
+    log, model = tl.MemoryLog(FakeClock()), ScriptedModel([LESSON])
+    await log.append(TALK, [tl.Entry(body=tl.UserPrompt(text="Go"), turn=tl.NEW_TURN)], seen=0)
     await append(log, HEADER)
     lesson_writer = writer(log, model)
     lesson_writer.follow(TALK)  # the turn before has ended
@@ -827,8 +811,8 @@ async def test_a_lesson_is_due_in_a_turn_whose_beginning_was_read_before() -> No
 
 
 async def test_a_lesson_that_two_processes_write_is_recorded_once() -> None:
-    log = MemoryLog(FakeClock())
-    await log.append(TALK, [Entry(body=UserPrompt(text="Go"), turn=NEW_TURN)], seen=0)
+    log = tl.MemoryLog(FakeClock())
+    await log.append(TALK, [tl.Entry(body=tl.UserPrompt(text="Go"), turn=tl.NEW_TURN)], seen=0)
     await append(log, HEADER)
     await append(log, DUE)
     writers = [writer(log, ScriptedModel([LESSON])) for _ in range(2)]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from loopline import Bundle, Harness, LooplineError, Output, Source, ToolContext, ToolError, tool
+from loopline import timeline as tl
 from loopline.cli.timeline import summary_of
 from loopline.conversations import Conversation
 from loopline.crew import GraphOptions
@@ -18,17 +19,6 @@ from loopline.events import Delta
 from loopline.models import Model, extract_json
 from loopline.testing import Call, FakeClock, ScriptedModel
 from loopline.testing.clock import BEGINNING
-from loopline.timeline import (
-    BackgroundResult,
-    Block,
-    ConversationKey,
-    CrewGraph,
-    Entry,
-    MemoryLog,
-    Plan,
-    RunChild,
-    ToolResult,
-)
 from loopline.tools import ToolFunction
 from tests.support.child_runs import Line
 from tests.support.crews import Scripts, find
@@ -68,13 +58,13 @@ def scripts(plan: str, analysed: str, **steps: Sequence[Line]) -> Scripts:
 
 async def run(
     model: Scripts, max_workers: int = 5
-) -> tuple[str, list[CrewGraph], list[Plan], list[RunChild]]:
+) -> tuple[str, list[tl.CrewGraph], list[tl.Plan], list[tl.RunChild]]:
     """Run a graph; return the result, and what was recorded."""
     async with talking(model, bundle=graphs(max_workers)) as talk:
         await talk.say("Begin")
-        [result] = await bodies(talk, ToolResult)
-        recorded, plans = await bodies(talk, CrewGraph), await bodies(talk, Plan)
-        return result.text, recorded, plans, await bodies(talk, RunChild)
+        [result] = await bodies(talk, tl.ToolResult)
+        recorded, plans = await bodies(talk, tl.CrewGraph), await bodies(talk, tl.Plan)
+        return result.text, recorded, plans, await bodies(talk, tl.RunChild)
 
 
 def hanging() -> tuple[ToolFunction[..., Any], asyncio.Event]:
@@ -111,7 +101,7 @@ async def test_steps_run_as_soon_as_they_can_and_those_that_need_others_after_th
     assert plans[-1].snapshot.status == "complete"
     assert plans[-1].snapshot.steps == ("do a", "do b", "do c")
     drawn = [
-        summary_of(Block(seq=1, turn=1, round=1, n=1, ts=BEGINNING, term=1, body=item))
+        summary_of(tl.Block(seq=1, turn=1, round=1, n=1, ts=BEGINNING, term=1, body=item))
         for item in recorded
     ]
     assert "attempt 1 · the goal · … a · … b · □ c ← a, b" in drawn
@@ -194,10 +184,10 @@ async def test_a_graph_that_is_planned_again_shows_its_new_steps_and_never_the_o
     async with talking(model, bundle=graphs()) as talk:
         await talk.say("Begin")
         found = [block.body for block in await talk.blocks()]
-    again = [body for body in found if isinstance(body, CrewGraph) and body.attempt == 2]
+    again = [body for body in found if isinstance(body, tl.CrewGraph) and body.attempt == 2]
     assert {tuple(item.id for item in graph.steps) for graph in again} == {(), ("b", "c")}
     plans = {
-        (body.snapshot.plan_id, body.snapshot.steps) for body in found if isinstance(body, Plan)
+        (body.snapshot.plan_id, body.snapshot.steps) for body in found if isinstance(body, tl.Plan)
     }
     assert plans == {
         ("plan:turn_1:c1", ("do a",)),
@@ -281,20 +271,20 @@ async def test_what_the_user_says_meanwhile_is_analysed_and_costs_no_attempt() -
         talks.append(talk)
         await talk.say("Begin", max_iterations=3)
         found = [block.body for block in await talk.blocks()]
-    taken = [body.inputs for body in found if isinstance(body, CrewGraph) and body.analysed]
+    taken = [body.inputs for body in found if isinstance(body, tl.CrewGraph) and body.analysed]
     assert len(taken) > 2
     assert all(len(inputs) == 1 for inputs in taken[:2])
     assert "also in German" in model.prompt_of("Plan how")
 
 
 async def test_a_result_of_the_background_is_nothing_that_the_user_has_said() -> None:
-    log = MemoryLog(FakeClock())
+    log = tl.MemoryLog(FakeClock())
 
     @tool(effect="read")
     async def deliver() -> str:
         """Have a result come in from the background."""
-        late = BackgroundResult(call_id="c9", tool="desk.slow", text="late")
-        await log.append(ConversationKey(name="c"), [Entry(body=late, turn=1)], seen=0)
+        late = tl.BackgroundResult(call_id="c9", tool="desk.slow", text="late")
+        await log.append(tl.ConversationKey(name="c"), [tl.Entry(body=late, turn=1)], seen=0)
         return "delivered"
 
     model = scripts(
@@ -361,9 +351,9 @@ async def test_a_stop_begins_none_of_the_steps_that_wait() -> None:
         result = await turn
         found = [block.body for block in await talk.blocks()]
     assert result.exit_reason == "stopped"
-    ended = {body.conversation: body.reason for body in found if isinstance(body, RunChild)}
+    ended = {body.conversation: body.reason for body in found if isinstance(body, tl.RunChild)}
     assert ended == {"c~c1": "complete", "c~c1.4": "stopped"}
-    statuses = [body.steps for body in found if isinstance(body, CrewGraph)][-1]
+    statuses = [body.steps for body in found if isinstance(body, tl.CrewGraph)][-1]
     assert [item.status for item in statuses] == ["failed", "skipped", "skipped"]
 
 
@@ -382,12 +372,12 @@ async def test_a_step_that_takes_too_long_fails_and_others_do_not() -> None:
         clock.advance(6)
         assert (await turn).answer == "Ok."
         found = [block.body for block in await talk.blocks()]
-    last = [body.steps for body in found if isinstance(body, CrewGraph)][-1]
+    last = [body.steps for body in found if isinstance(body, tl.CrewGraph)][-1]
     assert {item.id: item.status for item in last} == {
         "a": "failed",
         "b": "skipped",
         "c": "completed",
     }
-    reasons = {body.conversation: body.reason for body in found if isinstance(body, RunChild)}
+    reasons = {body.conversation: body.reason for body in found if isinstance(body, tl.RunChild)}
     assert reasons["c~c1.4"] == "deadline"
     assert "Suggested tool: desk.hang" in str(model.requests["Your step: do a"][0])
