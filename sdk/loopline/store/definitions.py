@@ -1,8 +1,7 @@
 """The tables of the store, and every SQL statement, as SQLAlchemy Core constructs that a dialect compiles.
 
-They are compiled for SQLite into the module `statements` and for PostgreSQL into `postgres_statements`, which the stores
-import, because importing SQLAlchemy takes longer than reading a conversation. What the two databases write differently is
-in the constructs `_JsonValues`, `_Number`, `_IsListed` and `_Bytes`, and in the types `_INTEGER` and `_TEXT`.
+They are compiled for SQLite into the module `statements`, which the stores import, because importing SQLAlchemy takes
+longer than reading a conversation. The module `postgres_statements` translates them for PostgreSQL.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import (
-    BigInteger,
     CheckConstraint,
     Column,
     ColumnElement,
@@ -35,81 +33,13 @@ from sqlalchemy import (
     select,
     union_all,
 )
-from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.schema import CreateIndex, CreateTable
-from sqlalchemy.sql.compiler import SQLCompiler
-from sqlalchemy.sql.elements import BinaryExpression, UnaryExpression
-from sqlalchemy.sql.functions import GenericFunction
-from sqlalchemy.sql.operators import in_op
 from sqlalchemy.types import TypeEngine
 
 tables: MetaData = MetaData()
 
-_POSTGRES = "postgresql"
-# A time in milliseconds does not fit the 4 bytes of PostgreSQL's INTEGER, and its TEXT is otherwise sorted by the
-# language of the database.
-_INTEGER: TypeEngine[int] = Integer().with_variant(BigInteger(), _POSTGRES)
-_TEXT: TypeEngine[str] = Text().with_variant(Text(collation="C"), _POSTGRES)
 
-
-class _JsonValues(GenericFunction[Any]):
-    """The function that turns a JSON array into rows with the column `value`."""
-
-    name = "json_each"
-    inherit_cache = True
-
-
-@compiles(_JsonValues, _POSTGRES)
-def _compile_json_values(function: _JsonValues, compiler: SQLCompiler, **options: Any) -> str:
-    return f"json_array_elements_text({compiler.process(function.clauses, **options)}::json)"
-
-
-class _Number(UnaryExpression[int]):
-    """A value of a JSON array as a number, which PostgreSQL has as text."""
-
-    inherit_cache = True
-
-
-@compiles(_Number)
-def _compile_number(number: _Number, compiler: SQLCompiler, **options: Any) -> str:
-    return str(compiler.process(number.element, **options))
-
-
-@compiles(_Number, _POSTGRES)
-def _compile_postgres_number(number: _Number, compiler: SQLCompiler, **options: Any) -> str:
-    return f"CAST({compiler.process(number.element, **options)} AS BIGINT)"
-
-
-class _IsListed(BinaryExpression[Any]):
-    """The condition that a number is in a JSON array."""
-
-    inherit_cache = True
-
-
-@compiles(_IsListed, _POSTGRES)
-def _compile_postgres_is_listed(condition: _IsListed, compiler: SQLCompiler, **options: Any) -> str:
-    # An array, because PostgreSQL would read the whole table to join it with a function that may return many rows.
-    column = compiler.process(condition.left, **options)
-    return f"{column} = ANY (ARRAY{compiler.process(condition.right, **options)})"
-
-
-class _Bytes(UnaryExpression[bytes]):
-    """A stored text as bytes in UTF-8."""
-
-    inherit_cache = True
-
-
-@compiles(_Bytes)
-def _compile_bytes(text: _Bytes, compiler: SQLCompiler, **options: Any) -> str:
-    return f"CAST({compiler.process(text.element, **options)} AS BLOB)"
-
-
-@compiles(_Bytes, _POSTGRES)
-def _compile_postgres_bytes(text: _Bytes, compiler: SQLCompiler, **options: Any) -> str:
-    return f"convert_to({compiler.process(text.element, **options)}, 'UTF8')"
-
-
-def _make_columns(kind: TypeEngine[Any], *names: str) -> list[Column[Any]]:
+def _make_columns(kind: type[TypeEngine[Any]], *names: str) -> list[Column[Any]]:
     """Return columns of that type that cannot be null."""
     return [Column(name, kind, nullable=False) for name in names]
 
@@ -117,18 +47,18 @@ def _make_columns(kind: TypeEngine[Any], *names: str) -> list[Column[Any]]:
 meta: Table = Table(
     "meta",
     tables,
-    Column("key", _TEXT, primary_key=True),
-    *_make_columns(_TEXT, "value"),
+    Column("key", Text, primary_key=True),
+    *_make_columns(Text, "value"),
 )
 
 conversations: Table = Table(
     "conversations",
     tables,
-    Column("id", _INTEGER, primary_key=True),
-    *_make_columns(_TEXT, "tenant", "project", "user", "name"),
-    Column("uid", _TEXT, nullable=False, unique=True),
-    *_make_columns(_TEXT, "title"),
-    *_make_columns(_INTEGER, "turns", "term", "started_at"),
+    Column("id", Integer, primary_key=True),
+    *_make_columns(Text, "tenant", "project", "user", "name"),
+    Column("uid", Text, nullable=False, unique=True),
+    *_make_columns(Text, "title"),
+    *_make_columns(Integer, "turns", "term", "started_at"),
     UniqueConstraint("tenant", "project", "user", "name"),
     CheckConstraint("id > 0"),
 )
@@ -139,15 +69,15 @@ conversations: Table = Table(
 blocks: Table = Table(
     "blocks",
     tables,
-    Column("id", _INTEGER, primary_key=True),
-    Column("conversation", _INTEGER, ForeignKey("conversations.id"), nullable=False),
-    *_make_columns(_INTEGER, "seq", "turn", "round", "n", "ts", "term"),
-    *_make_columns(_TEXT, "type"),
-    *_make_columns(_INTEGER, "version"),
-    *_make_columns(_TEXT, "body"),
-    Column("blob", _TEXT),
+    Column("id", Integer, primary_key=True),
+    Column("conversation", Integer, ForeignKey("conversations.id"), nullable=False),
+    *_make_columns(Integer, "seq", "turn", "round", "n", "ts", "term"),
+    *_make_columns(Text, "type"),
+    *_make_columns(Integer, "version"),
+    *_make_columns(Text, "body"),
+    Column("blob", Text),
     Column("digest", LargeBinary),
-    Column("bytes", _INTEGER),
+    Column("bytes", Integer),
     UniqueConstraint("conversation", "seq"),
     CheckConstraint("id > 0"),
 )
@@ -156,15 +86,14 @@ Index(
     "blocks_by_blob",
     blocks.c.blob,
     sqlite_where=blocks.c.blob.is_not(None),
-    postgresql_where=blocks.c.blob.is_not(None),
 )
 
 appends: Table = Table(
     "appends",
     tables,
-    Column("conversation", _INTEGER, ForeignKey("conversations.id"), primary_key=True),
-    Column("key", _TEXT, primary_key=True),
-    *_make_columns(_INTEGER, "last_seq"),
+    Column("conversation", Integer, ForeignKey("conversations.id"), primary_key=True),
+    Column("key", Text, primary_key=True),
+    *_make_columns(Integer, "last_seq"),
     sqlite_with_rowid=False,
 )
 
@@ -172,10 +101,10 @@ appends: Table = Table(
 segments: Table = Table(
     "segments",
     tables,
-    Column("conversation", _INTEGER, ForeignKey("conversations.id"), primary_key=True),
-    Column("last", _INTEGER, primary_key=True),
-    *_make_columns(_INTEGER, "first"),
-    Column("owner", _INTEGER, ForeignKey("conversations.id"), nullable=False),
+    Column("conversation", Integer, ForeignKey("conversations.id"), primary_key=True),
+    Column("last", Integer, primary_key=True),
+    *_make_columns(Integer, "first"),
+    Column("owner", Integer, ForeignKey("conversations.id"), nullable=False),
     sqlite_with_rowid=False,
 )
 Index("segments_by_owner", segments.c.owner)
@@ -183,21 +112,21 @@ Index("segments_by_owner", segments.c.owner)
 tombstones: Table = Table(
     "tombstones",
     tables,
-    Column("conversation", _INTEGER, ForeignKey("conversations.id"), primary_key=True),
-    *_make_columns(_INTEGER, "at"),
+    Column("conversation", Integer, ForeignKey("conversations.id"), primary_key=True),
+    *_make_columns(Integer, "at"),
 )
 
 # The blobs of forgotten conversations that have not been removed yet.
-purges: Table = Table("purges", tables, Column("blob", _TEXT, primary_key=True))
+purges: Table = Table("purges", tables, Column("blob", Text, primary_key=True))
 
 # The leases of runners. `ends` is in milliseconds since the boot of the machine.
 leases: Table = Table(
     "leases",
     tables,
-    Column("conversation", _INTEGER, ForeignKey("conversations.id"), primary_key=True),
-    *_make_columns(_INTEGER, "generation"),
-    *_make_columns(_TEXT, "boot"),
-    *_make_columns(_INTEGER, "ends"),
+    Column("conversation", Integer, ForeignKey("conversations.id"), primary_key=True),
+    *_make_columns(Integer, "generation"),
+    *_make_columns(Text, "boot"),
+    *_make_columns(Integer, "ends"),
 )
 
 
@@ -207,14 +136,13 @@ Query = Select[*tuple[Any, ...]]
 
 
 def _is_listed(column: Column[Any], name: str) -> ColumnElement[bool]:
-    """Return the condition that the column is in the parameter with that name, a JSON array of numbers."""
-    condition = column.in_(select(_Number(_listed(name))))
-    return _IsListed(condition.left, condition.right, in_op)
+    """Return the condition that the column is in the parameter with that name, a JSON array."""
+    return column.in_(select(_listed(name)))
 
 
 def _listed(name: str) -> ColumnElement[Any]:
     """Return the column of the values in the parameter with that name, a JSON array."""
-    return _JsonValues(bindparam(name)).table_valued("value").c.value
+    return func.json_each(bindparam(name)).table_valued("value").c.value
 
 
 SELECT_META = select(meta.c.value).where(meta.c.key == bindparam("key"))
@@ -334,7 +262,7 @@ SELECT_TURNS = (
     )
     .where(
         appends.c.conversation == bindparam("conversation"),
-        appends.c.key.in_(select(_listed("keys"))),
+        _is_listed(appends.c.key, "keys"),
     )
 )
 _in_turns = _is_listed(blocks.c.turn, "turns")
@@ -362,7 +290,7 @@ _POSITION = (
     blocks.c.ts,
     blocks.c.term,
 )
-_BODY_BYTES = _Bytes(blocks.c.body).label("body")
+_BODY_BYTES = cast(blocks.c.body, LargeBinary).label("body")
 """The stored text as bytes: the digest and the decoder use the bytes, which saves creating a string."""
 _IS_OWN_AFTER = and_(blocks.c.conversation == bindparam("owner"), blocks.c.seq > bindparam("after"))
 _IS_IN_PART = and_(_IS_OWN_AFTER, blocks.c.seq <= bindparam("until"))
@@ -378,18 +306,18 @@ _IS_AT_POSITION = and_(
 
 # The types in the parameter `types`, a JSON array, with the range of names of their subtypes: names are compared by
 # code points, and `/` follows `.`.
-_listed_types = _JsonValues(bindparam("types")).table_valued("value").c.value
+_listed_types = _listed("types")
 _types = (
     select(
-        cast(_listed_types, _TEXT).label("name"),
-        cast(_listed_types, _TEXT).concat(".").label("first"),
-        cast(_listed_types, _TEXT).concat("/").label("last"),
+        cast(_listed_types, Text).label("name"),
+        cast(_listed_types, Text).concat(".").label("first"),
+        cast(_listed_types, Text).concat("/").label("last"),
     )
     .cte("types")
     .prefix_with("MATERIALIZED")
 )
 _HAS_TYPE = or_(
-    bindparam("types", type_=_TEXT).is_(None),
+    bindparam("types", type_=Text).is_(None),
     exists().where(
         or_(
             blocks.c.type == _types.c.name,
@@ -418,19 +346,19 @@ _last_exit_turn = (
     .scalar_subquery()
 )
 _WAS_ACTIVE = (
-    or_(bindparam("after", type_=_INTEGER).is_(None), blocks.c.ts > bindparam("after")),
-    or_(bindparam("before", type_=_INTEGER).is_(None), blocks.c.ts < bindparam("before")),
+    or_(bindparam("after", type_=Integer).is_(None), blocks.c.ts > bindparam("after")),
+    or_(bindparam("before", type_=Integer).is_(None), blocks.c.ts < bindparam("before")),
 )
 
 
 def _matches_parameter(column: Column[Any]) -> ColumnElement[bool]:
     """Return the condition that the column equals the parameter with its name; null matches every value."""
-    return or_(bindparam(column.name, type_=_TEXT).is_(None), column == bindparam(column.name))
+    return or_(bindparam(column.name, type_=Text).is_(None), column == bindparam(column.name))
 
 
 _selected = select(
     *_POSITION, blocks.c.type, blocks.c.version, _BODY_BYTES, blocks.c.blob, blocks.c.digest
-).limit(bindparam("limit", type_=_INTEGER))
+).limit(bindparam("limit", type_=Integer))
 _in_part = _selected.where(_IS_IN_PART)
 _typed = _in_part.where(_HAS_TYPE)
 SELECT_SEGMENTS = (
@@ -443,7 +371,7 @@ SELECT_BLOCKS = _in_part.order_by(blocks.c.seq)
 SELECT_BLOCKS_OF_TYPES = _typed.order_by(blocks.c.seq)
 SELECT_BLOCKS_OF_TURN = _typed.where(_IS_IN_TURN).order_by(blocks.c.seq)
 SELECT_BLOCKS_FROM_END = _typed.where(
-    or_(bindparam("turn", type_=_INTEGER).is_(None), _IS_IN_TURN)
+    or_(bindparam("turn", type_=Integer).is_(None), _IS_IN_TURN)
 ).order_by(blocks.c.seq.desc())
 SELECT_BLOCKS_AT = _selected.where(_IS_AT_POSITION).order_by(blocks.c.seq)
 _summaries = select(
@@ -459,7 +387,7 @@ _summaries = select(
 _listed_summaries = _summaries.where(~_IS_CHILD).order_by(blocks.c.ts.desc(), blocks.c.id.desc())
 SELECT_SUMMARY = _summaries.where(_IS_NAMED)
 SELECT_SUMMARIES = _listed_summaries.where(*map(_matches_parameter, _KEY[:3]), *_WAS_ACTIVE).limit(
-    bindparam("limit", type_=_INTEGER)
+    bindparam("limit", type_=Integer)
 )
 SELECT_UNFINISHED = _listed_summaries.where(
     conversations.c.id.in_(select(leases.c.conversation)),
@@ -495,9 +423,9 @@ _first_own_seq = (
 SELECT_SHOWN = union_all(
     _inherited.where(segments.c.first <= bindparam("seq")),
     select(
-        literal(0, _INTEGER).label("owner"),
+        literal(0, Integer).label("owner"),
         _first_own_seq.label("first"),
-        bindparam("seq", type_=_INTEGER).label("last"),
+        bindparam("seq", type_=Integer).label("last"),
     ).where(_first_own_seq <= bindparam("seq")),
 )
 INSERT_SEGMENT = segments.insert()
@@ -531,8 +459,8 @@ SELECT_NAMED_BETWEEN = (
     select(conversations.c.id, conversations.c.name)
     .where(
         *(column == bindparam(column.name) for column in _KEY[:-1]),
-        conversations.c.name > bindparam("first"),
-        conversations.c.name < bindparam("last"),
+        conversations.c.name > bindparam("begin"),
+        conversations.c.name < bindparam("end"),
         ~exists().where(tombstones.c.conversation == conversations.c.id),
     )
     .order_by(conversations.c.id)
@@ -561,8 +489,8 @@ DELETE_PURGES = purges.delete()
 # A forgotten conversation is listed in `meta` until its traces outside of the store are removed too.
 SELECT_FORGETTING: Query = (
     select(*_KEY)
-    .select_from(meta.join(conversations, conversations.c.id == cast(meta.c.value, _INTEGER)))
-    .where(meta.c.key > bindparam("first"), meta.c.key < bindparam("last"))
+    .select_from(meta.join(conversations, conversations.c.id == cast(meta.c.value, Integer)))
+    .where(meta.c.key > bindparam("begin"), meta.c.key < bindparam("end"))
     .order_by(conversations.c.id)
 )
 SELECT_SCHEDULED: Query = (
@@ -571,10 +499,10 @@ SELECT_SCHEDULED: Query = (
         meta.join(
             conversations,
             conversations.c.id
-            == cast(func.replace(meta.c.key, bindparam("first"), literal_column("''")), _INTEGER),
+            == cast(func.replace(meta.c.key, bindparam("begin"), literal_column("''")), Integer),
         )
     )
-    .where(meta.c.key > bindparam("first"), meta.c.key < bindparam("last"))
+    .where(meta.c.key > bindparam("begin"), meta.c.key < bindparam("end"))
 )
 # Wake-ups of workers. The ids of rows grow in the order of commits, as there is one writer at a time.
 
@@ -615,14 +543,14 @@ SELECT_LINKS: Query = (
         blocks.c.id,
         *_POSITION,
         blocks.c.version,
-        _Bytes(blocks.c.type).label("type"),
+        cast(blocks.c.type, LargeBinary).label("type"),
         _BODY_BYTES,
         blocks.c.blob,
         blocks.c.digest,
     )
     .where(_IS_OWN_AFTER)
     .order_by(blocks.c.seq)
-    .limit(bindparam("limit", type_=_INTEGER))
+    .limit(bindparam("limit", type_=Integer))
 )
 
 # The tables in the order in which they are created, each with its indexes.

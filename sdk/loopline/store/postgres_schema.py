@@ -195,10 +195,7 @@ def _create(server: PostgresServer, connection: PostgresConnection) -> None:
     if exists.fetchone() is None:
         name = sql.Identifier(server.schema)
         connection.raw.execute(sql.SQL("CREATE SCHEMA {}").format(name))
-    for table in CREATE_TABLES.values():
-        for statement in table:
-            connection.execute(statement)
-    for statement in _triggers():
+    for statement in (*CREATE_TABLES, *_triggers()):
         connection.execute(statement)
     connection.execute(statements.INSERT_META, {"key": VERSION_KEY, "value": str(SCHEMA_VERSION)})
 

@@ -181,7 +181,7 @@ SELECT_KEY = """SELECT conversations.tenant, conversations.project, conversation
 FROM conversations WHERE conversations.id = :row"""
 SELECT_NAMED_BETWEEN = """SELECT conversations.id, conversations.name FROM conversations WHERE conversations.tenant
 = :tenant AND conversations.project = :project AND conversations.user = :user AND
-conversations.name > :first AND conversations.name < :last AND NOT (EXISTS (SELECT * FROM
+conversations.name > :begin AND conversations.name < :end AND NOT (EXISTS (SELECT * FROM
 tombstones WHERE tombstones.conversation = conversations.id)) ORDER BY conversations.id"""
 INSERT_TOMBSTONE = """INSERT INTO tombstones (conversation, at) VALUES (:conversation, :at)"""
 INSERT_PURGES = """INSERT INTO purges (blob) SELECT DISTINCT blocks.blob FROM blocks WHERE
@@ -199,11 +199,11 @@ purges.blob))"""
 DELETE_PURGES = """DELETE FROM purges"""
 SELECT_FORGETTING = """SELECT conversations.tenant, conversations.project, conversations.user, conversations.name
 FROM meta JOIN conversations ON conversations.id = CAST(meta.value AS INTEGER) WHERE
-meta."key" > :first AND meta."key" < :last ORDER BY conversations.id"""
+meta."key" > :begin AND meta."key" < :end ORDER BY conversations.id"""
 SELECT_SCHEDULED = """SELECT conversations.tenant, conversations.project, conversations.user,
 conversations.name, meta.value FROM meta JOIN conversations ON conversations.id =
-CAST(replace(meta."key", :first, '') AS INTEGER) WHERE meta."key" > :first AND meta."key"
-< :last"""
+CAST(replace(meta."key", :begin, '') AS INTEGER) WHERE meta."key" > :begin AND meta."key"
+< :end"""
 SELECT_LAST_ID = """SELECT coalesce(max(blocks.id), 0) AS coalesce_1 FROM blocks"""
 SELECT_INPUTS_AFTER = """SELECT DISTINCT conversations.tenant, conversations.project, conversations.user,
 conversations.name FROM blocks JOIN conversations ON blocks.conversation =

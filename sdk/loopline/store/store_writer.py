@@ -691,7 +691,7 @@ def set_due(connection: Connection, row: int, schedule: Schedule) -> None:
 
 def scheduled(connection: Connection) -> Sequence[tuple[ConversationKey, datetime]]:
     """Return the conversations with scheduled messages, each with the time of its first message, earliest first."""
-    marked = {"first": _SCHEDULED, "last": f"{_SCHEDULED}~"}
+    marked = {"begin": _SCHEDULED, "end": f"{_SCHEDULED}~"}
     rows = connection.execute(statements.SELECT_SCHEDULED, marked)
     found = [(key_of(*key), from_milliseconds(int(due))) for *key, due in rows]
     return sorted(found, key=itemgetter(1))
@@ -726,7 +726,7 @@ def _start_values(row: int, turns: int, title: str, started: int) -> _Parameters
 def _children(connection: Connection, parent: int) -> Sequence[int]:
     """Return the rows of a conversation's child runs that are not forgotten."""
     key = key_of(*connection.execute(statements.SELECT_KEY, {"row": parent}).fetchone())
-    span = {"first": f"{key.name}~c", "last": f"{key.name}~d"}
+    span = {"begin": f"{key.name}~c", "end": f"{key.name}~d"}
     named = {**key_parameters(key), **span}
     rows = connection.execute(statements.SELECT_NAMED_BETWEEN, named)
     return [row for row, child in rows if parent_name(child) == key.name]
@@ -734,7 +734,7 @@ def _children(connection: Connection, parent: int) -> Sequence[int]:
 
 def forgetting(connection: Connection) -> Sequence[ConversationKey]:
     """Return the forgotten conversations whose marks were not removed by `finish_forgetting`."""
-    marked = {"first": _FORGETTING, "last": f"{_FORGETTING}~"}
+    marked = {"begin": _FORGETTING, "end": f"{_FORGETTING}~"}
     return [*starmap(key_of, connection.execute(statements.SELECT_FORGETTING, marked))]
 
 
