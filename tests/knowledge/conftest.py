@@ -1,4 +1,4 @@
-"""What the tests of search and knowledge share: folders under git, and indexes of both kinds."""
+"""What the tests of search and knowledge share: folders under git, and indexes."""
 
 from __future__ import annotations
 
@@ -94,6 +94,6 @@ def writer(request: pytest.FixtureRequest, tmp_path: Path) -> Writer:
     return Writer(GitRepository.open(str(bare)), push)
 
 
-@pytest.fixture(params=["file", "memory"])
-def indexes(request: pytest.FixtureRequest, tmp_path: Path) -> IndexStore:
-    return FtsIndexes(tmp_path / "indexes" if request.param == "file" else None)
+@pytest.fixture
+def indexes(tmp_path: Path) -> IndexStore:
+    return FtsIndexes(tmp_path / "indexes")

@@ -14,7 +14,7 @@ from loopline.search import (
     Vector,
     search,
 )
-from tests.support.indexes import index_in_memory
+from tests.support.indexes import temporary_index
 from tests.support.vectors_in_memory import MemoryVectorIndex, WordEmbedder
 
 SYNONYMS: Mapping[str, str] = {"automobile": "car", "repair": "mend", "broken": "defect"}
@@ -51,12 +51,12 @@ def found(query: str, chunks: Sequence[Chunk] = ALL, limit: int = 5) -> list[Hit
     embedder = ThesaurusEmbedder()
     vectors = MemoryVectorIndex(embedder.embed_passages([chunk.text for chunk in chunks]))
     question = embedder.embed_query(query)
-    return search(query, index_in_memory(chunks), vectors, question, limit=limit)
+    return search(query, temporary_index(chunks), vectors, question, limit=limit)
 
 
 def test_other_words_find_the_passage_that_means_the_same() -> None:
     query = "repair broken automobile"
-    assert search(query, index_in_memory(ALL), limit=1)[0].chunk == PARKS
+    assert search(query, temporary_index(ALL), limit=1)[0].chunk == PARKS
     assert found(query)[0].chunk == CARS
 
 
@@ -72,7 +72,7 @@ def test_a_hit_says_why_it_stands_where_it_does() -> None:
     assert why.cosine is not None
     assert why.cosine > 0.6
     assert why.coverage == 0
-    assert search("car", index_in_memory(ALL), limit=1)[0].why.cosine is None
+    assert search("car", temporary_index(ALL), limit=1)[0].why.cosine is None
 
 
 def test_a_query_whose_rare_words_are_nowhere_has_a_low_score() -> None:
@@ -82,8 +82,8 @@ def test_a_query_whose_rare_words_are_nowhere_has_a_low_score() -> None:
 
 
 def test_words_that_no_chunk_has_lower_the_first_score_by_their_share() -> None:
-    whole = search("broken car garage", index_in_memory(ALL), limit=1)[0]
-    half = search("broken car garage zeppelin hangar lease", index_in_memory(ALL), limit=1)[0]
+    whole = search("broken car garage", temporary_index(ALL), limit=1)[0]
+    half = search("broken car garage zeppelin hangar lease", temporary_index(ALL), limit=1)[0]
     assert half.chunk == whole.chunk
     assert half.score <= whole.score / 2
 
@@ -101,7 +101,7 @@ def test_the_same_text_is_found_once() -> None:
 
 
 def test_only_the_allowed_chunks_are_found() -> None:
-    index = index_in_memory(ALL)
+    index = temporary_index(ALL)
     allowed = index.numbers(lambda path: path.startswith("src/"))
     assert [hit.chunk for hit in search("garage car", index, limit=5, among=allowed)] == [CODE]
     assert search("garage car", index, limit=5, among=[]) == []

@@ -19,7 +19,7 @@ from loopline.knowledge.fts import FtsIndexes
 from loopline.search import Chunk, Index, IndexDamaged, Kind, kind_of, name_parts, search
 from tests.support.examples import examples
 from tests.support.forked_processes import forked
-from tests.support.indexes import index_in_memory, stored_index
+from tests.support.indexes import stored_index, temporary_index
 from tests.support.warm_programs import warm_program
 
 
@@ -75,17 +75,17 @@ def found(index: Index, query: str, limit: int = 5) -> list[str]:
 
 
 def test_a_hit_is_the_chunk_that_was_given() -> None:
-    (first, *_) = search("per-site cache", index_in_memory(FEW), limit=5)
+    (first, *_) = search("per-site cache", temporary_index(FEW), limit=5)
     assert first.chunk == CACHE
 
 
 def test_more_of_the_words_come_first() -> None:
-    assert found(index_in_memory(FEW), "cache every page")[0] == "docs/cache.md"
+    assert found(temporary_index(FEW), "cache every page")[0] == "docs/cache.md"
 
 
 def test_scores_fall_along_the_list() -> None:
     many = [a_chunk(f"docs/{n}.md", text="cache " * n + "\n") for n in range(1, 12)]
-    scores = [hit.score for hit in search("cache", index_in_memory(many), limit=10)]
+    scores = [hit.score for hit in search("cache", temporary_index(many), limit=10)]
     assert scores == sorted(scores, reverse=True)
     assert len(scores) == 10
 
@@ -103,30 +103,30 @@ def test_the_parts_of_each_compound_name_are_found_once_whatever_stands_around_i
 
 
 def test_words_that_say_nothing_find_nothing_unless_there_are_no_others() -> None:
-    index = index_in_memory([*FEW, a_chunk("docs/to.md", "To the", "to the\n")])
+    index = temporary_index([*FEW, a_chunk("docs/to.md", "To the", "to the\n")])
     assert found(index, "how do the users log in")[0] == "docs/auth.md"
     assert found(index, "to the")[0] == "docs/to.md"
 
 
 def test_a_part_of_a_compound_name_finds_it() -> None:
-    assert "src/cache.py" in found(index_in_memory(FEW), "middleware")
-    assert found(index_in_memory(FEW), "CacheMiddleware")[0] == "src/cache.py"
+    assert "src/cache.py" in found(temporary_index(FEW), "middleware")
+    assert found(temporary_index(FEW), "CacheMiddleware")[0] == "src/cache.py"
 
 
 def test_the_place_that_is_called_like_a_dotted_name_comes_first() -> None:
     named = a_chunk("docs/b.md", "API \u203a update_or_create()", "Updates it.\n")
     other = a_chunk("docs/c.md", "API \u203a bulk update", "Updates or creates; create, update.\n")
-    assert found(index_in_memory([other, named]), "objects.update_or_create")[0] == "docs/b.md"
+    assert found(temporary_index([other, named]), "objects.update_or_create")[0] == "docs/b.md"
 
 
 def test_a_plural_finds_the_singular() -> None:
-    assert found(index_in_memory(FEW), "caches") != []
+    assert found(temporary_index(FEW), "caches") != []
 
 
 def test_documentation_comes_before_tests_that_say_the_same() -> None:
     test = a_chunk("tests/a.py", "A", "migrate the database!\n", kind="tests")
     document = a_chunk("docs/z.md", "A", "migrate the database\n")
-    assert found(index_in_memory([test, document]), "migrate database") == [
+    assert found(temporary_index([test, document]), "migrate database") == [
         "docs/z.md",
         "tests/a.py",
     ]
@@ -135,18 +135,18 @@ def test_documentation_comes_before_tests_that_say_the_same() -> None:
 def test_no_file_has_more_than_two_of_the_first_five() -> None:
     one = [a_chunk("docs/one.md", "Cache", f"cache cache {n}\n", line=n) for n in range(1, 7)]
     rest = [a_chunk(f"docs/{n}.md", "B", f"a cache among other things {n}\n") for n in range(4)]
-    paths = found(index_in_memory([*one, *rest]), "cache", limit=10)
+    paths = found(temporary_index([*one, *rest]), "cache", limit=10)
     assert paths[:5].count("docs/one.md") == 2
     assert len(paths) == 10
 
 
 def test_a_limit_is_kept() -> None:
-    assert len(found(index_in_memory(FEW), "cache", limit=1)) == 1
-    assert found(index_in_memory(FEW), "cache", limit=0) == []
+    assert len(found(temporary_index(FEW), "cache", limit=1)) == 1
+    assert found(temporary_index(FEW), "cache", limit=0) == []
 
 
 def test_an_empty_index_finds_nothing() -> None:
-    assert found(index_in_memory([]), "cache") == []
+    assert found(temporary_index([]), "cache") == []
 
 
 @pytest.mark.parametrize(
@@ -169,29 +169,29 @@ def test_an_empty_index_finds_nothing() -> None:
     ],
 )
 def test_no_text_is_a_mistake(query: str) -> None:
-    assert len(found(index_in_memory(FEW), query)) <= len(FEW)
+    assert len(found(temporary_index(FEW), query)) <= len(FEW)
 
 
 @examples(50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(max_size=60))
 def test_whatever_is_asked_is_answered(query: str) -> None:
-    assert len(found(index_in_memory(FEW), query)) <= len(FEW)
+    assert len(found(temporary_index(FEW), query)) <= len(FEW)
 
 
 def test_scripts_without_spaces_and_marks_are_found_by_their_words() -> None:
-    index = index_in_memory([a_chunk("docs/hi.md", "नमस्ते", "नमस्ते दुनिया\n"), *FEW])
+    index = temporary_index([a_chunk("docs/hi.md", "नमस्ते", "नमस्ते दुनिया\n"), *FEW])
     assert found(index, "दुनिया") == ["docs/hi.md"]
 
 
 def test_many_threads_may_search_at_once() -> None:
-    index = index_in_memory(FEW)
+    index = temporary_index(FEW)
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(found, [index] * 50, ["cache every page"] * 50))
     assert all(answer == answers[0] for answer in answers)
 
 
 def test_an_index_may_be_closed_twice() -> None:
-    index = index_in_memory(FEW)
+    index = temporary_index(FEW)
     index.close()
     index.close()
 
@@ -245,6 +245,25 @@ def test_a_file_is_found_by_the_next_process(tmp_path: Path) -> None:
     assert opened.notes == "notes"
     assert found(opened.index, "cache every page")[0] == "docs/cache.md"
     opened.index.close()
+
+
+WITHOUT_A_FOLDER = """
+import tempfile
+from pathlib import Path
+from loopline.knowledge.fts import FtsIndexes
+from tests.knowledge.test_index import FEW, stored_index
+
+indexes = FtsIndexes()
+stored_index(indexes, "one", FEW)
+assert len([*Path(tempfile.gettempdir()).glob("*/*.fts")]) == 1
+"""
+
+
+def test_indexes_without_a_folder_leave_no_file(tmp_path: Path) -> None:
+    command = warm_program("-c", WITHOUT_A_FOLDER)
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    subprocess.run(command, cwd=Path(__file__).parents[2], env=environment, check=True)
+    assert [*tmp_path.iterdir()] == []
 
 
 def _the_file(folder: Path) -> Path:
@@ -356,14 +375,13 @@ def test_an_index_made_from_an_earlier_one_is_that_of_its_files(
 ) -> None:
     """Numbered without a gap, and with the hits that an index from nothing has."""
     with TemporaryDirectory(dir=tmp_path) as folder:
-        for store in (FtsIndexes(Path(folder)), FtsIndexes()):
-            history = History(store)
-            for tree in trees:
-                index, fresh = history.moves_to(tree), History(FtsIndexes()).moves_to(tree)
-                assert _chunks(index) == _chunks(fresh)
-                for query in ("tea", "a b", "c tea d", "test"):
-                    assert _scores(index, query) == _scores(fresh, query)
-                index.close()
+        history = History(FtsIndexes(Path(folder)))
+        for tree in trees:
+            index, fresh = history.moves_to(tree), History(FtsIndexes()).moves_to(tree)
+            assert _chunks(index) == _chunks(fresh)
+            for query in ("tea", "a b", "c tea d", "test"):
+                assert _scores(index, query) == _scores(fresh, query)
+            index.close()
 
 
 def _chunks(index: Index) -> list[Chunk]:

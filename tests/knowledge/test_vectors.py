@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import subprocess
 import threading
@@ -26,7 +27,7 @@ from loopline.search import (
 )
 from loopline.search.vector_files import VectorFiles
 from tests.support.examples import examples
-from tests.support.indexes import index_in_memory
+from tests.support.indexes import temporary_index
 from tests.support.vectors_in_memory import MemoryVectors, WordEmbedder
 from tests.support.warm_programs import warm_program
 
@@ -82,7 +83,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> VectorStore:
 
 def test_the_nearest_chunk_is_the_one_with_the_same_text(store: VectorStore) -> None:
     texts = chunks(50)
-    vectors = built(store, index_in_memory(texts))
+    vectors = built(store, temporary_index(texts))
     question = WordEmbedder().embed_passages(["title 7\nword7 text\n"])[0]
     first, second = vectors.nearest(question, limit=2)
     assert (first.number, round(first.similarity, 5)) == (8, 1.0)
@@ -90,25 +91,25 @@ def test_the_nearest_chunk_is_the_one_with_the_same_text(store: VectorStore) -> 
 
 
 def test_only_the_allowed_chunks_are_found(store: VectorStore) -> None:
-    vectors = built(store, index_in_memory(chunks(50)))
+    vectors = built(store, temporary_index(chunks(50)))
     question = WordEmbedder().embed_query("word7")
     assert {n.number for n in vectors.nearest(question, limit=9, among=[3, 4])} == {3, 4}
     assert vectors.nearest(question, limit=9, among=[]) == []
 
 
 def test_an_index_without_chunks_has_vectors(store: VectorStore) -> None:
-    assert built(store, index_in_memory([])).nearest(WordEmbedder().embed_query("x"), limit=3) == []
+    assert built(store, temporary_index([])).nearest(WordEmbedder().embed_query("x"), limit=3) == []
 
 
 def test_vectors_that_are_not_all_made_are_absent(store: VectorStore) -> None:
-    index = index_in_memory(chunks(50))
+    index = temporary_index(chunks(50))
     assert store.open("one", WordEmbedder(), 50) is None
     assert store.build("one", CountingEmbedder(), index, lambda done, total: done < 20) is None
     assert store.open("one", WordEmbedder(), 50) is None
 
 
 def test_a_stopped_build_goes_on_where_it_stopped(store: VectorStore) -> None:
-    index = index_in_memory(chunks(50))
+    index = temporary_index(chunks(50))
     store.build("one", CountingEmbedder(), index, lambda done, total: done < 24)
     again = CountingEmbedder()
     assert store.build("one", again, index, go_on) is not None
@@ -116,9 +117,9 @@ def test_a_stopped_build_goes_on_where_it_stopped(store: VectorStore) -> None:
 
 
 def test_texts_that_an_earlier_commit_had_are_not_embedded_again(store: VectorStore) -> None:
-    built(store, index_in_memory(chunks(50)))
+    built(store, temporary_index(chunks(50)))
     again = CountingEmbedder()
-    assert store.build("two", again, index_in_memory(chunks(50, start=10)), go_on) is not None
+    assert store.build("two", again, temporary_index(chunks(50, start=10)), go_on) is not None
     assert len(again.texts) == 10
 
 
@@ -126,10 +127,10 @@ def test_texts_that_an_unfinished_build_has_embedded_are_not_embedded_again(
     store: VectorStore,
 ) -> None:
     store.build(
-        "one", CountingEmbedder(), index_in_memory(chunks(50)), lambda done, total: done < 24
+        "one", CountingEmbedder(), temporary_index(chunks(50)), lambda done, total: done < 24
     )
     again = CountingEmbedder()
-    vectors = store.build("two", again, index_in_memory(chunks(50, start=10)), go_on)
+    vectors = store.build("two", again, temporary_index(chunks(50, start=10)), go_on)
     assert vectors is not None
     assert len(again.texts) == 50 - 14
     question = WordEmbedder().embed_passages(["title 20\nword20 text\n"])[0]
@@ -139,7 +140,7 @@ def test_texts_that_an_unfinished_build_has_embedded_are_not_embedded_again(
 def test_vectors_of_an_index_with_another_number_of_chunks_count_as_absent(
     store: VectorStore,
 ) -> None:
-    built(store, index_in_memory(chunks(50)))
+    built(store, temporary_index(chunks(50)))
     assert store.open("one", WordEmbedder(), 49) is None
     assert store.open("one", WordEmbedder(), 50) is not None
 
@@ -151,7 +152,7 @@ def test_a_build_that_waits_for_another_can_be_stopped(tmp_path: Path) -> None:
         event.set()
         return released.wait(30) and go_on(done, total)
 
-    index, store = index_in_memory(chunks(50)), VectorFiles(tmp_path)
+    index, store = temporary_index(chunks(50)), VectorFiles(tmp_path)
     holder = threading.Thread(target=store.build, args=("one", CountingEmbedder(), index, hold))
     holder.start()
     assert event.wait(30)
@@ -161,7 +162,7 @@ def test_a_build_that_waits_for_another_can_be_stopped(tmp_path: Path) -> None:
 
 
 def test_an_embedder_that_fails_is_reported_and_loses_nothing(store: VectorStore) -> None:
-    index = index_in_memory(chunks(50))
+    index = temporary_index(chunks(50))
     with pytest.raises(EmbeddingError, match="the server is away"):
         store.build("one", CountingEmbedder(fails_after=30), index, go_on)
     again = CountingEmbedder()
@@ -172,7 +173,7 @@ def test_an_embedder_that_fails_is_reported_and_loses_nothing(store: VectorStore
 @given(st.lists(st.text(max_size=20), min_size=1, max_size=30), st.text(max_size=20), limits)
 @examples(50)
 def test_files_find_what_memory_finds(texts: list[str], query: str, limit: int) -> None:
-    index = index_in_memory(
+    index = temporary_index(
         Chunk(path=f"{n}", title="", text=text, lines=(1, 1), kind="prose")
         for n, text in enumerate(texts)
     )
@@ -184,7 +185,7 @@ def test_files_find_what_memory_finds(texts: list[str], query: str, limit: int) 
 
 
 def test_a_torn_end_of_an_unfinished_build_is_made_again(tmp_path: Path) -> None:
-    index = index_in_memory(chunks(50))
+    index = temporary_index(chunks(50))
     store = VectorFiles(tmp_path)
     store.build("one", CountingEmbedder(), index, lambda done, total: done < 24)
     (growing,) = tmp_path.glob("*.growing")
@@ -200,7 +201,7 @@ def test_a_torn_end_of_an_unfinished_build_is_made_again(tmp_path: Path) -> None
 
 
 def test_damaged_vectors_count_as_absent(tmp_path: Path) -> None:
-    index = index_in_memory(chunks(50))
+    index = temporary_index(chunks(50))
     store = VectorFiles(tmp_path)
     built(store, index)
     (complete,) = tmp_path.glob("*.vectors")
@@ -211,7 +212,7 @@ def test_damaged_vectors_count_as_absent(tmp_path: Path) -> None:
 
 
 def test_builders_of_the_same_vectors_wait_for_each_other(tmp_path: Path) -> None:
-    index = index_in_memory(chunks(200))
+    index = temporary_index(chunks(200))
     embedders = [CountingEmbedder() for _ in range(4)]
     threads = [
         threading.Thread(target=VectorFiles(tmp_path).build, args=("one", embedder, index, go_on))
@@ -229,7 +230,7 @@ import os, sys
 from pathlib import Path
 from loopline.search.vector_files import VectorFiles
 from tests.knowledge.test_vectors import chunks
-from tests.support.indexes import index_in_memory
+from tests.support.indexes import temporary_index
 from tests.support.vectors_in_memory import WordEmbedder
 
 class Mortal(WordEmbedder):
@@ -239,7 +240,7 @@ class Mortal(WordEmbedder):
             os.kill(os.getpid(), 9)
         return super().embed_passages(texts)
 
-VectorFiles(Path(sys.argv[1])).build("one", Mortal(), index_in_memory(chunks(100)), lambda *_: True)
+VectorFiles(Path(sys.argv[1])).build("one", Mortal(), temporary_index(chunks(100)), lambda *_: True)
 """
 
 
@@ -247,7 +248,7 @@ VectorFiles(Path(sys.argv[1])).build("one", Mortal(), index_in_memory(chunks(100
 def test_a_killed_build_ends_as_one_that_was_not_killed(tmp_path: Path, fatal: int) -> None:
     command = warm_program("-c", KILLED, str(tmp_path / "killed"), str(fatal))
     assert subprocess.run(command, cwd=Path(__file__).parents[2], check=False).returncode == -9
-    index = index_in_memory(chunks(100))
+    index = temporary_index(chunks(100))
     for name in ("killed", "whole"):
         VectorFiles(tmp_path / name).build("one", CountingEmbedder(), index, go_on)
     (killed,) = (tmp_path / "killed").glob("*.vectors")
@@ -267,7 +268,7 @@ class ContinuedIndex(FtsIndex):
 
         fill_index(database, Contents("two", dict.fromkeys(files, ""), read, repr))
         about = About("two", "", len(texts), IndexBase("one", changed))
-        super().__init__(database, about)
+        super().__init__(database, about, None, os.open(os.devnull, os.O_RDONLY))
         self.numbers_read: list[int] = []
 
     def read(self, numbers: Sequence[int]) -> list[Chunk]:
@@ -279,7 +280,7 @@ def test_vectors_of_the_index_before_are_taken_over_without_reading_their_texts(
     tmp_path: Path,
 ) -> None:
     store, texts = VectorFiles(tmp_path), chunks(100)
-    built(store, index_in_memory(texts))
+    built(store, temporary_index(texts))
     [other] = chunks(1, 500)
     moved = [*texts[:19], other, *texts[20:90]]
     index, embedder = ContinuedIndex(moved, frozenset({20})), CountingEmbedder()
@@ -288,5 +289,5 @@ def test_vectors_of_the_index_before_are_taken_over_without_reading_their_texts(
     assert embedder.texts == ["title 500. word500 text"]
     assert vectors is not None
     numbers, query = list(range(1, 91)), WordEmbedder().embed_query("title 500 and word3")
-    expected = built(MemoryVectors(), index_in_memory(moved)).similarities(query, numbers)
+    expected = built(MemoryVectors(), temporary_index(moved)).similarities(query, numbers)
     assert vectors.similarities(query, numbers) == pytest.approx(expected, abs=1e-6)

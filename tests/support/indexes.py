@@ -31,7 +31,7 @@ def index_of_chunks(store: IndexStore, name: str, chunks: Iterable[Chunk]) -> In
     return stored_index(store, name, chunks).index
 
 
-def index_in_memory(chunks: Iterable[Chunk], static: PieceEmbedder | None = None) -> Index:
-    """An index in memory; with `static`, also by static vectors."""
+def temporary_index(chunks: Iterable[Chunk], static: PieceEmbedder | None = None) -> Index:
+    """An index in a temporary folder; with `static`, also by static vectors."""
     load = None if static is None else lambda: static
-    return index_of_chunks(FtsIndexes(load=load), "in memory", chunks)
+    return index_of_chunks(FtsIndexes(load=load), "temporary", chunks)

@@ -1,4 +1,4 @@
-"""Full-text indexes in SQLite FTS5: a file for each, or in memory.
+"""Full-text indexes in SQLite FTS5, each in a file.
 
 The index of a commit is made from a copy of the index of an earlier commit if they have enough files in common.
 """
@@ -22,6 +22,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from itertools import chain, count
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import cast
 from urllib.parse import quote
 from weakref import finalize
@@ -389,8 +390,8 @@ class FtsIndex:
         self,
         database: sqlite3.Connection,
         about: About,
-        load: _Loader | None = None,
-        descriptor: int | None = None,
+        load: _Loader | None,
+        descriptor: int,
     ) -> None:
         """Own the connection and the descriptor, which `close` closes. `load` loads the embedder of static vectors."""
         self.about = about
@@ -401,11 +402,6 @@ class FtsIndex:
         self._database = database
         self._released = finalize(self, _release, database, descriptor)
         self._lock = threading.Lock()
-
-    def copy_to(self, database: sqlite3.Connection) -> None:
-        """Copy the index into an empty database."""
-        with self._reading():
-            self._database.backup(database)
 
     def candidates(
         self, query: str, *, limit: int, among: Collection[int] | None = None
@@ -538,10 +534,9 @@ def _chunk(row: _Row) -> tuple[int, Chunk]:
     return number, Chunk(path=path, title=title, text=text, lines=(first, last), kind=kind)
 
 
-def _release(database: sqlite3.Connection, descriptor: int | None) -> None:
+def _release(database: sqlite3.Connection, descriptor: int) -> None:
     database.close()
-    if descriptor is not None:
-        os.close(descriptor)
+    os.close(descriptor)
 
 
 FILES_PER_FAMILY = 4
@@ -555,15 +550,8 @@ ENOUGH_SHARED = 0.9
 _NOT_ALPHANUMERIC = re.compile("[^0-9A-Za-z]")
 
 
-class _SharedIndex(FtsIndex):
-    """An index in memory. All callers that open its signature share it, so none of them may close it."""
-
-    def close(self) -> None:
-        """Do nothing: the connection is closed when the last reference is gone."""
-
-
 class FtsIndexes:
-    """Indexes in a folder, one file for each key; without a folder they are in memory."""
+    """Indexes in a folder, one file for each key."""
 
     def __init__(
         self,
@@ -575,13 +563,16 @@ class FtsIndexes:
     ) -> None:
         """Set up the store. With `load`, indexes have static vectors; it returns the embedder with the key `vectors_key`.
 
-        An index in a folder is fetched from the `shared` files, if one is there, and else built and added to them.
+        Without a `directory` the folder is a temporary one, which is removed with this object. An index is fetched from the
+        `shared` files, if one is there, and else built and added to them.
         """
+        if directory is None:
+            directory = Path(mkdtemp(prefix="loopline-indexes-"))
+            finalize(self, shutil.rmtree, directory, ignore_errors=True)
         self._directory = directory
         self._shared = shared
         self._load = load
         self._vectors_key = vectors_key
-        self._in_memory: dict[IndexKey, FtsIndex] = {}
 
     def open(self, key: IndexKey) -> StoredIndex | None:
         """Return the index that was built with this key, or None."""
@@ -594,9 +585,6 @@ class FtsIndexes:
         return replace(key, family=f"{key.family}/{self._vectors_key}")
 
     def _open(self, key: IndexKey) -> StoredIndex | None:
-        if self._directory is None:
-            index = self._in_memory.get(key)
-            return None if index is None else StoredIndex(index, index.about.notes)
         path = self._directory / _file_name(key)
         index = _open_file(path, self._load)
         if index is None or index.about.signature != key.signature:
@@ -615,10 +603,8 @@ class FtsIndexes:
         """
         key = self._with_vectors(key)
         contents = Contents(key.signature, files, read, notes, self._load)
-        if self._directory is None:
-            return self._build_in_memory(key, contents)
         try:
-            return self._build_file(self._directory, key, contents)
+            return self._build_file(key, contents)
         except (OSError, sqlite3.Error) as error:
             raise KnowledgeError(
                 f"the search index cannot be written to {self._directory}: {error}"
@@ -627,18 +613,16 @@ class FtsIndexes:
     def discard(self, key: IndexKey) -> None:
         """Remove the index and its family, because one may have been made from the other."""
         key = self._with_vectors(key)
-        if self._directory is not None:
-            for path in self._directory.glob(f"{_family_name(key)}-*"):
-                path.unlink(missing_ok=True)
+        for path in self._directory.glob(f"{_family_name(key)}-*"):
+            path.unlink(missing_ok=True)
         if self._shared is not None:
             try:
                 self._shared.discard(f"{_family_name(key)}-")
             except StoreError as error:
                 logger.warning("a damaged search index is not removed from the store: %s", error)
-        for stored in [stored for stored in self._in_memory if stored.family == key.family]:
-            del self._in_memory[stored]
 
-    def _build_file(self, directory: Path, key: IndexKey, contents: Contents) -> StoredIndex:
+    def _build_file(self, key: IndexKey, contents: Contents) -> StoredIndex:
+        directory = self._directory
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = directory / _file_name(key)
         with lock_file(directory / "build.lock"):
@@ -649,7 +633,7 @@ class FtsIndexes:
             for leftover in directory.glob("*.new"):
                 leftover.unlink(missing_ok=True)
             try:
-                self._fetch_or_write(directory, temporary, key, contents)
+                self._fetch_or_write(temporary, key, contents)
                 temporary.replace(path)
             finally:
                 temporary.unlink(missing_ok=True)
@@ -659,12 +643,10 @@ class FtsIndexes:
             raise KnowledgeError(f"the search index in {path} was damaged while it was written")
         return opened
 
-    def _fetch_or_write(
-        self, directory: Path, path: Path, key: IndexKey, contents: Contents
-    ) -> None:
+    def _fetch_or_write(self, path: Path, key: IndexKey, contents: Contents) -> None:
         """Write the index to a new file, from the shared files if they have it; if they cannot be used, log why."""
         if self._shared is None:
-            _write_file(directory, path, key, contents)
+            _write_file(path, key, contents)
             return
         name = _file_name(key)
         with ExitStack() as stack:
@@ -675,35 +657,11 @@ class FtsIndexes:
             except StoreError as error:
                 logger.warning("the search index %s is not fetched from the store: %s", name, error)
             path.unlink(missing_ok=True)
-            _write_file(directory, path, key, contents)
+            _write_file(path, key, contents)
             try:
                 self._shared.share(name, path)
             except StoreError as error:
                 logger.warning("the search index %s is not shared by the store: %s", name, error)
-
-    def _build_in_memory(self, key: IndexKey, contents: Contents) -> StoredIndex:
-        if (ready := self._open(key)) is not None:
-            return ready
-        family = [stored for stored in self._in_memory if stored.family == key.family]
-        shared = {stored: self._in_memory[stored].count_stored(contents.files) for stored in family}
-        base = max(family, key=lambda stored: shared[stored], default=None)
-        with ExitStack() as stack:
-            database = sqlite3.connect(":memory:", check_same_thread=False)
-            stack.callback(database.close)
-            if base is None or shared[base] < MIN_SHARED * len(contents.files):
-                fill_index(database, contents)
-            else:
-                self._in_memory[base].copy_to(database)
-                update_index(database, base.signature, contents)
-            about = read_about(database)
-            if about is None:
-                raise KnowledgeError("the search index was damaged while it was built")
-            stack.pop_all()
-        for oldest in family[: max(len(family) + 1 - FILES_PER_FAMILY, 0)]:
-            del self._in_memory[oldest]
-        index = _SharedIndex(database, about, self._load)
-        self._in_memory[key] = index
-        return StoredIndex(index, about.notes)
 
 
 def _is_index(path: Path, key: IndexKey) -> bool:
@@ -724,9 +682,9 @@ def _is_index(path: Path, key: IndexKey) -> bool:
     return index.about.signature == key.signature
 
 
-def _write_file(directory: Path, path: Path, key: IndexKey, contents: Contents) -> None:
+def _write_file(path: Path, key: IndexKey, contents: Contents) -> None:
     """Write the index to a new file; from a copy of an index of its family if one has enough of the files."""
-    base = _find_base(directory, key, contents.files)
+    base = _find_base(path.parent, key, contents.files)
     if base is not None:
         base_path, signature = base
         try:
