@@ -13,7 +13,17 @@ from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import MemoryLog, Notice, RoundStart, ToolResult, ToolStarted
 from tests.support.crashing_log import Crashed, CrashingLog
-from tests.support.workbench import Desk, at_work, begun, bodies, heard, shown, workbench
+from tests.support.workbench import (
+    Desk,
+    at_work,
+    begun,
+    bodies,
+    bodies_of,
+    heard,
+    run_turn,
+    shown,
+    workbench,
+)
 
 
 @pytest.mark.parametrize(("policy", "apart"), [("exclusive", True), ("read", False)])
@@ -22,9 +32,8 @@ async def test_a_tool_that_declares_nothing_runs_beside_others_where_that_is_the
 ) -> None:
     desk, calls = Desk(), [Call("w.command", text=name, ticks=5) for name in "ab"]
     model = ScriptedModel([Say("", *calls), "Done."])
-    async with at_work(model, workbench(desk, unknown_effect=policy)) as talk:
-        await talk.say("go")
-        started = [start.effect for start in await bodies(talk, ToolStarted)]
+    _, blocks = await run_turn(model, workbench(desk, unknown_effect=policy))
+    started = [start.effect for start in bodies_of(blocks, ToolStarted)]
     assert (desk.order == ["+a", "-a", "+b", "-b"]) == apart
     assert started == ["exclusive", "exclusive"]
 
@@ -34,8 +43,7 @@ async def test_a_call_of_it_that_was_cut_off_is_not_begun_again() -> None:
     log.left = 4  # what was asked, round, call, and its start
     bundle = workbench(desk, unknown_effect="read")
     with pytest.raises(Crashed):
-        async with at_work([Call("w.command", text="a"), "Done."], bundle, store=log) as talk:
-            await talk.say("go")
+        await run_turn([Call("w.command", text="a"), "Done."], bundle, store=log)
     log.left = None
     async with at_work(["Done."], bundle, store=log) as talk:
         await talk.resume()
@@ -67,9 +75,8 @@ async def test_a_model_without_calls_of_its_own_is_spoken_to_in_the_text_protoco
     text: TextProtocol, json_mode: bool, spoken: str
 ) -> None:
     model = ScriptedModel(["Done."], tool_call=False, json_mode=json_mode)
-    async with at_work(model, workbench(text_protocol=text)) as talk:
-        await talk.say("go")
-        assert [start.protocol for start in await bodies(talk, RoundStart)] == [spoken]
+    _, blocks = await run_turn(model, workbench(text_protocol=text))
+    assert [start.protocol for start in bodies_of(blocks, RoundStart)] == [spoken]
 
 
 async def test_of_a_result_so_many_characters_are_shown() -> None:
@@ -100,9 +107,8 @@ async def test_a_nudge_that_a_policy_switches_on_is_heard_and_else_is_not(
 ) -> None:
     for given, said in ((limits, [code]), (Limits(), [])):
         model = ScriptedModel(script, strict=False)
-        async with at_work(model, workbench(**given)) as talk:
-            await talk.say("go")
-            assert [notice.code for notice in await bodies(talk, Notice)] == said
+        _, blocks = await run_turn(model, workbench(**given))
+        assert [notice.code for notice in bodies_of(blocks, Notice)] == said
 
 
 @pytest.mark.parametrize(("name", "total"), [("fim", 16), ("bare", 0)])

@@ -24,7 +24,7 @@ from loopline.react import (
 )
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.timeline import Completion, LimitValue, RoundStart, TurnHeader
-from tests.support.workbench import at_work, bodies, heard, workbench
+from tests.support.workbench import at_work, bodies, bodies_of, heard, run_turn, workbench
 
 
 async def header(
@@ -134,9 +134,8 @@ SAID: Mapping[PresetName, dict[str, LimitValue]] = {
 @pytest.mark.parametrize("name", SAID)
 async def test_a_turn_says_which_preset_it_goes_by_and_what_that_means(name: PresetName) -> None:
     model = ScriptedModel(["Done.", "Done."], strict=False)
-    async with at_work(model, workbench(preset=name)) as talk:
-        await talk.say("go")
-        (header,) = await bodies(talk, TurnHeader)
+    _, blocks = await run_turn(model, workbench(preset=name))
+    (header,) = bodies_of(blocks, TurnHeader)
     assert (header.preset, header.limits) == (name, SAID[name])
 
 
@@ -350,8 +349,9 @@ async def test_a_turn_that_time_and_tokens_end_may_be_asked_for_without_a_number
     preset: PresetName,
 ) -> None:
     calls = [Call("w.count", number=n) for n in range(31)]
-    async with at_work([*calls, "Done."], workbench(preset=preset)) as talk:
-        result = await talk.say("go", max_iterations=None, max_tokens=10_000_000)
+    result, _ = await run_turn(
+        [*calls, "Done."], workbench(preset=preset), max_iterations=None, max_tokens=10_000_000
+    )
     assert (result.answer, result.rounds) == ("Done.", 32)
 
 
@@ -365,8 +365,7 @@ SPENT = Say("", Call("w.count", number=1), usage=Usage(input_tokens=2_000, outpu
 
 async def test_without_a_limit_of_rounds_the_tail_says_what_is_left_of_the_tokens() -> None:
     model = ScriptedModel([SPENT, "Done."])
-    async with at_work(model, workbench(preset="beakr")) as talk:
-        await talk.say("go")
+    await run_turn(model, workbench(preset="beakr"))
     firsts = [request.tail.splitlines()[0] for request in model.requests]
     assert firsts == [
         "ANNOUNCE — iteration 1, 200,000 tokens left",

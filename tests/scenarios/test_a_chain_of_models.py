@@ -44,8 +44,17 @@ from loopline.react.model_requests import RetryPolicy
 from loopline.testing import Call, Fail, FakeClock, Refuse, Say, ScriptedModel, Wait
 from loopline.testing.scripted import CapabilityChoices, Entry
 from tests.support.crashing_log import Crashed, CrashingLog
-from tests.support.scripted_conversation import talking
-from tests.support.workbench import THIRTEEN, at_work, bodies, heard, said, workbench
+from tests.support.scripted_conversation import play_turn, talking
+from tests.support.workbench import (
+    THIRTEEN,
+    at_work,
+    bodies,
+    bodies_of,
+    heard,
+    run_turn,
+    said,
+    workbench,
+)
 
 
 def one(script: Sequence[Entry], **capabilities: Unpack[CapabilityChoices]) -> ScriptedModel:
@@ -72,10 +81,9 @@ async def test_after_a_refusal_the_next_model_is_asked_the_same_and_stays_for_th
 async def test_a_model_that_cannot_be_asked_gives_way_for_one_request() -> None:
     first = one([Fail("busy"), "Done."])
     second = two([Call("w.look")])
-    async with at_work((first, second)) as talk:
-        result = await talk.say("go")
-        switched = await bodies(talk, tl.ModelSwitched)
-        deciders = [decision.model for decision in await bodies(talk, tl.Decision)]
+    result, blocks = await run_turn((first, second))
+    switched = bodies_of(blocks, tl.ModelSwitched)
+    deciders = [decision.model for decision in bodies_of(blocks, tl.Decision)]
     assert (result.answer, deciders) == ("Done.", ["two", "one"])
     assert [(item.why, item.text) for item in switched] == [("unavailable", "busy")]
 
@@ -96,9 +104,8 @@ async def test_a_refusal_behind_a_busy_model_leads_to_the_one_after_it_for_the_r
 
 async def test_no_model_reads_that_another_refused() -> None:
     second = two(["Tea."])
-    async with at_work((one([Refuse()]), second)) as talk:
-        await talk.say("go")
-        assert await bodies(talk, tl.Notice) == []
+    _, blocks = await run_turn((one([Refuse()]), second))
+    assert bodies_of(blocks, tl.Notice) == []
     assert "refus" not in str(second.requests[0])
 
 
@@ -108,8 +115,7 @@ async def test_when_the_last_of_a_chain_refuses_the_turn_is_refused() -> None:
 
 
 async def test_when_none_of_a_chain_can_be_asked_the_turn_says_what_the_last_said() -> None:
-    async with at_work((one([Fail("busy")]), two([Fail("gone")]))) as talk:
-        result = await talk.say("go")
+    result, _ = await run_turn((one([Fail("busy")]), two([Fail("gone")])))
     assert (result.exit_reason, result.error) == ("error", "gone")
 
 
@@ -155,16 +161,14 @@ async def test_an_attempt_that_was_refused_counts_among_what_the_turn_used_and_i
     price = Price(input=1_000_000, output=0, cache_read=0, cache_write=0)
     used = Usage(input_tokens=7, output_tokens=1)
     second = two([Say("Tea.", usage=Usage(input_tokens=10, output_tokens=2))], price=price)
-    async with at_work((one([Refuse(used)], price=price), second)) as talk:
-        result = await talk.say("go")
+    result, _ = await run_turn((one([Refuse(used)], price=price), second))
     assert (result.usage, result.cost) == (Usage(input_tokens=17, output_tokens=3), 17.0)
     assert result.rounds == 1
 
 
 async def test_the_header_names_the_whole_chain() -> None:
-    async with at_work((one(["Tea."]), two([]))) as talk:
-        await talk.say("go")
-        (header,) = await bodies(talk, tl.TurnHeader)
+    _, blocks = await run_turn((one(["Tea."]), two([])))
+    (header,) = bodies_of(blocks, tl.TurnHeader)
     assert (header.model, header.then) == ("one", ("two",))
 
 
@@ -172,8 +176,7 @@ async def test_a_turn_that_is_carried_on_stays_with_the_model_that_a_refusal_led
     log = CrashingLog(tl.MemoryLog(FakeClock()), 6)
     script: list[Entry] = [Call("w.look"), "Tea."]
     with pytest.raises(Crashed):
-        async with at_work((one([Refuse()]), two(script)), store=log) as talk:
-            await talk.say("go")
+        await run_turn((one([Refuse()]), two(script)), store=log)
     log.left = None
     first, second = one(["Not I."]), two(["Tea."])
     async with at_work((first, second), store=log) as talk:
@@ -248,8 +251,7 @@ async def test_an_effort_is_passed_on_and_one_of_the_turn_wins(
     of_bundle: Limits, of_turn: Limits, sent: str
 ) -> None:
     model = ScriptedModel(["Done."])
-    async with at_work(model, workbench(**of_bundle)) as talk:
-        await talk.say("go", **of_turn)
+    await run_turn(model, workbench(**of_bundle), **of_turn)
     assert model.requests[0].options.reasoning_effort == sent
 
 
@@ -265,25 +267,22 @@ LATER = [
 @pytest.mark.parametrize("error", LATER, ids=lambda one: type(one).__name__)
 async def test_what_may_be_answered_later_is_asked_again(error: ModelError) -> None:
     model = ScriptedModel([Fail(error), Fail(error), "Tea."])
-    async with at_work(model) as talk:
-        result = await talk.say("go")
-        (decision,) = await bodies(talk, tl.Decision)
+    result, blocks = await run_turn(model)
+    (decision,) = bodies_of(blocks, tl.Decision)
     assert (result.answer, result.rounds, decision.attempt) == ("Tea.", 1, 3)
     assert len({id(request) for request in model.requests}) == 1
 
 
 async def test_after_three_more_attempts_it_is_given_up() -> None:
     model = ScriptedModel([Fail(ModelOverloaded("busy"))] * 5, strict=False)
-    async with at_work(model) as talk:
-        result = await talk.say("go")
+    result, _ = await run_turn(model)
     assert (result.exit_reason, len(model.requests)) == ("error", 4)
 
 
 @pytest.mark.parametrize("retries", [0, 1])
 async def test_how_often_is_a_policy(retries: int) -> None:
     model = ScriptedModel([Fail(ModelOverloaded("busy"))] * 5, strict=False)
-    async with at_work(model, workbench(model_retries=retries)) as talk:
-        await talk.say("go")
+    await run_turn(model, workbench(model_retries=retries))
     assert len(model.requests) == 1 + retries
 
 
@@ -292,8 +291,7 @@ async def test_what_somebody_must_mend_is_neither_asked_again_nor_of_another(
     error: ModelError,
 ) -> None:
     first, second = ScriptedModel([Fail(error)]), ScriptedModel([])
-    async with at_work((first, second)) as talk:
-        result = await talk.say("go")
+    result, _ = await run_turn((first, second))
     assert (result.exit_reason, len(first.requests), second.requests) == ("error", 1, [])
     assert str(error) in result.error
 
@@ -331,8 +329,7 @@ async def test_the_wait_passes_on_the_clock_of_the_harness() -> None:
     clock = FakeClock()
     began = clock.now()
     model = ScriptedModel([Fail(ModelRateLimited("busy", retry_after=30.0)), "Tea."])
-    async with at_work(model, clock=clock) as talk:
-        await talk.say("go")
+    await run_turn(model, clock=clock)
     assert (clock.now() - began).total_seconds() >= 30
 
 
@@ -495,8 +492,7 @@ def described(folder: Path, settings: str) -> Path:
 async def test_a_descriptor_has_settings_too(tmp_path: Path) -> None:
     folder = described(tmp_path / "right", "{'temperature': 0.3}")
     model = ScriptedModel([Say("Tea.")])
-    async with talking(model, bundle=folder) as talk:
-        await talk.say("Tea?")
+    await play_turn(model, "Tea?", bundle=folder)
     assert sent(model) == [ModelSettings(temperature=0.3)]
 
 
@@ -576,11 +572,7 @@ async def test_a_message_in_the_queue_keeps_its_settings() -> None:
             conversation.say("Two?", settings=ModelSettings(temperature=0.2)),
             conversation.say("Three?"),
         )
-        asked = [
-            (block.body.text, restored(block.body))
-            for block in await conversation.blocks()
-            if isinstance(block.body, tl.UserPrompt)
-        ]
+        asked = [(body.text, restored(body)) for body in await bodies(conversation, tl.UserPrompt)]
         answered = await rounds(conversation)
     assert sorted(asked) == [("One?", 0.1), ("Three?", None), ("Two?", 0.2)]
     temperatures = [restored(round_start) for round_start in answered]

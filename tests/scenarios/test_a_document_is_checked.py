@@ -50,7 +50,7 @@ from tests.support.forged_documents import (
 )
 from tests.support.git_repositories import commit, git
 from tests.support.playground import bundle
-from tests.support.scripted_conversation import talking
+from tests.support.scripted_conversation import play_turn, talking
 
 HERE = tl.ConversationKey(name="c")
 
@@ -486,8 +486,7 @@ async def refused(document: JsonObject, said: str) -> None:
 
 async def test_a_forgotten_conversation_is_gone_and_its_name_stays_taken(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/talk.db"
-    async with talking(["One."], store=url) as talk:
-        await talk.say("first")
+    await play_turn(["One."], "first", store=url)
     async with Store.open(url) as store:
         await store.backup(tmp_path / "copy.db")
         await store.forget("c")

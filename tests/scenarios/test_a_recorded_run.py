@@ -24,7 +24,7 @@ from tests.support.peers.behaviors import Behaviour, Cut, Status
 from tests.support.peers.call_replies import Call as WireCall
 from tests.support.peers.http_server import Peer
 from tests.support.peers.openai_like import openai_like
-from tests.support.workbench import at_work, workbench
+from tests.support.workbench import at_work, run_turn, workbench
 
 LOOKED = (
     WireCall("react__read", '{"paths": ["artifact:conv.timeline.v1"]}', "call_2"),
@@ -293,8 +293,7 @@ async def test_a_round_that_is_not_there_is_told_with_those_that_are(
     calls: int, rounds: str
 ) -> None:
     script: list[Entry] = [*[Call("w.look", text="tea")] * calls, "Done."]
-    async with at_work(ScriptedModel(script), workbench()) as talk:
-        await talk.say("Look!")
-        timeline = Timeline(await talk.blocks())
+    _, blocks = await run_turn(ScriptedModel(script), workbench(), text="Look!")
+    timeline = Timeline(blocks)
     with pytest.raises(LooplineError, match=f"turn_1 has no round 9: it has {rounds}$"):
         request_of_round(timeline, 1, 9)

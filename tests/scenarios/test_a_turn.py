@@ -15,14 +15,16 @@ from loopline.prompt import replayed_rounds
 from loopline.react import Limits, PresetName, ReactStateV2, Reminder, Stop, channels, nodes
 from loopline.testing import Call, Fail, FakeClock, Say, ScriptedModel, ScriptError
 from loopline.testing.scripted import Entry
-from tests.support.scripted_conversation import talking
+from tests.support.scripted_conversation import play_turn, talking
 from tests.support.workbench import (
     Desk,
     Spoken,
     at_work,
     bodies,
+    bodies_of,
     decisions,
     results,
+    run_turn,
     shown,
     types,
     workbench,
@@ -38,37 +40,34 @@ async def test_an_answer_may_rest_on_a_tool_and_its_result_reads_again() -> None
 
 
 async def test_every_step_is_in_the_log_in_its_order() -> None:
-    async with talking([Say("on it", Call("play.alone", text="x")), "Done."]) as talk:
-        await talk.say("go")
-        assert await types(talk) == [
-            "user.prompt",
-            "turn.header",
-            "react.round.start",
-            "react.decision",
-            "react.notes",
-            "react.tool.call",
-            "react.tool.start",
-            "react.tool.result",
-            "react.round.start",
-            "react.decision",
-            "assistant.completion",
-            "react.exit",
-        ]
+    _, blocks = await play_turn([Say("on it", Call("play.alone", text="x")), "Done."])
+    assert [block.type for block in blocks] == [
+        "user.prompt",
+        "turn.header",
+        "react.round.start",
+        "react.decision",
+        "react.notes",
+        "react.tool.call",
+        "react.tool.start",
+        "react.tool.result",
+        "react.round.start",
+        "react.decision",
+        "assistant.completion",
+        "react.exit",
+    ]
 
 
 async def test_only_reads_begin_without_a_start_block() -> None:
     script: list[Entry] = [Say("", Call("play.look"), Call("play.alone", text="x")), "Done."]
-    async with talking(script) as talk:
-        await talk.say("go")
-        assert [item.call_id for item in await bodies(talk, tl.ToolStarted)] == ["c2"]
+    _, blocks = await play_turn(script)
+    assert [item.call_id for item in bodies_of(blocks, tl.ToolStarted)] == ["c2"]
 
 
 async def test_in_the_json_protocol_tools_work_as_in_the_native_one() -> None:
     script = ScriptedModel(
         [Say("… [1]", Call("play.look", text="tea")), Say("Tea.")], tool_call=False, json_mode=True
     )
-    async with talking(script) as talk:
-        result = await talk.say("go")
+    result, _ = await play_turn(script)
     assert result.answer == "Tea."
     assert script.requests[0].tools == ()
     assert "play.look" in script.requests[0].system
@@ -80,17 +79,17 @@ async def test_in_the_json_protocol_tools_work_as_in_the_native_one() -> None:
 
 async def test_at_the_limit_a_summary_stands_in_when_the_model_only_calls() -> None:
     script: list[Entry] = [Call("play.look"), Call("play.look")]
-    async with talking(script) as talk:
-        result = await talk.say("go", max_iterations=1)
-        (answer,) = await bodies(talk, tl.Completion)
+    result, blocks = await play_turn(script, max_iterations=1)
+    (answer,) = bodies_of(blocks, tl.Completion)
     assert answer.flag == "summary"
     assert "play.look (c1): OK" in result.answer
 
 
 async def test_a_model_that_fails_ends_the_turn_with_what_was_done_and_the_reason() -> None:
-    async with talking([Call("play.look"), Fail("no connection", after="Half an ans")]) as talk:
-        result = await talk.say("go")
-        (end,) = await bodies(talk, tl.Exit)
+    result, blocks = await play_turn(
+        [Call("play.look"), Fail("no connection", after="Half an ans")]
+    )
+    (end,) = bodies_of(blocks, tl.Exit)
     assert (result.exit_reason, result.ok) == ("error", False)
     assert "no connection" in result.error
     assert "play.look (c1): OK" in result.answer
@@ -107,8 +106,7 @@ async def test_a_model_that_fails_ends_the_turn_with_what_was_done_and_the_reaso
 async def test_any_error_of_a_model_is_a_result_and_not_a_crash(
     error: Exception, text: str
 ) -> None:
-    async with talking([Fail(error)]) as talk:
-        result = await talk.say("go")
+    result, _ = await play_turn([Fail(error)])
     assert (result.exit_reason, result.ok) == ("error", False)
     assert text in result.error
 
@@ -122,9 +120,8 @@ async def test_a_cited_source_is_in_the_result_and_an_unknown_number_is_set_apar
         ),
         Say("B [[S:2]], A [[S:1]], C [[S:9]], not `[[S:1]]`."),
     ]
-    async with talking(script) as talk:
-        result = await talk.say("go")
-        (answer,) = await bodies(talk, tl.Completion)
+    result, blocks = await play_turn(script)
+    (answer,) = bodies_of(blocks, tl.Completion)
     assert [source.url for source in result.sources] == ["https://b.org", "https://example.com/a"]
     assert (answer.sources_used, answer.unknown_sources) == ((2, 1), (9,))
 
@@ -134,10 +131,9 @@ async def test_notes_acknowledge_steps_of_the_current_plan() -> None:
     script = ScriptedModel(
         [Say("", plan), Say("✓ [1] looked", Call("play.look")), Say("✓ 2. answered\nHere.")]
     )
-    async with talking(script) as talk:
-        result = await talk.say("go")
-        acks = await bodies(talk, tl.PlanAck)
-        [plan_state] = tl.Timeline(await talk.blocks()).plans.latest.values()
+    result, blocks = await play_turn(script)
+    acks = bodies_of(blocks, tl.PlanAck)
+    [plan_state] = tl.Timeline(blocks).plans.latest.values()
     assert (result.answer, plan_state.status) == ("Here.", "complete")
     assert [ack.changes for ack in acks] == [{"1": "done"}, {"2": "done"}]
     assert "(current)\n□ [1] look\n□ [2] answer" in script.requests[1].tail
@@ -156,8 +152,7 @@ async def test_an_open_plan_is_announced_in_the_next_turn() -> None:
 
 async def test_a_script_that_is_not_read_to_its_end_is_an_error() -> None:
     with pytest.raises(ScriptError, match="1 entries"):
-        async with talking(["One.", "Two."]) as talk:
-            await talk.say("go")
+        await play_turn(["One.", "Two."])
 
 
 @pytest.mark.parametrize("script", ["One.", [42], ["One.", None]])
@@ -239,9 +234,7 @@ async def test_channels_are_reduced_from_the_blocks_of_a_turn() -> None:
             Say("Done.", usage=models.Usage(input_tokens=20, output_tokens=10)),
         ]
     )
-    async with talking(script) as talk:
-        await talk.say("go")
-        blocks = await talk.blocks()
+    _, blocks = await play_turn(script)
     after_call = [block for block in blocks if block.seq <= 5]
     waiting = channels(tl.Timeline(after_call), 1)
     ended_channels = channels(tl.Timeline(blocks), 1)
@@ -260,9 +253,8 @@ async def test_channels_are_reduced_from_the_blocks_of_a_turn() -> None:
 
 
 async def test_every_step_of_a_turn_belongs_to_a_node() -> None:
-    async with talking([Call("play.look"), "Done."]) as talk:
-        await talk.say("go")
-        walked = [node for node, _ in nodes(await talk.blocks())]
+    _, blocks = await play_turn([Call("play.look"), "Done."])
+    walked = [node for node, _ in nodes(blocks)]
     assert walked == [
         "prepare",
         "call_llm",
@@ -340,17 +332,14 @@ def calls(number: int) -> list[models.ToolCall]:
 
 async def test_one_loop_goes_on_until_nothing_more_is_called() -> None:
     model = ScriptedModel([Call("w.look", text="tea"), "Tea."])
-    async with at_work(model) as talk:
-        result = await talk.say("go")
+    result, _ = await run_turn(model)
     assert (result.answer, result.exit_reason, len(model.requests)) == ("Tea.", "complete", 2)
     assert "w.look" in [tool.name for tool in model.requests[0].tools]
     assert [item.text.endswith("seen tea") for item in results(model.requests[1])] == [True]
 
 
 async def test_a_round_is_one_decision_with_all_its_calls() -> None:
-    async with at_work([Say("", *calls(3)), Say("", *calls(2)), "Done."]) as talk:
-        result = await talk.say("go")
-        blocks = await talk.blocks()
+    result, blocks = await run_turn([Say("", *calls(3)), Say("", *calls(2)), "Done."])
     begun = [block.round for block in blocks if block.type == "react.round.start"]
     rounds = [block.round for block in blocks if block.type == "react.tool.result"]
     assert (begun, result.rounds) == ([1, 2, 3], 3)
@@ -367,8 +356,7 @@ async def test_an_endless_caller_makes_as_many_decisions_as_the_preset_says(
     if most == 7:
         monkeypatch.setenv("CHATCLI_AGENT_WORKER_MAX_TURNS", "7")
     model = ScriptedModel([*calls(most), "What there is."], strict=False)
-    async with at_work(model, workbench(preset=preset, cycle_warning_rounds=0)) as talk:
-        result = await talk.say("go")
+    result, _ = await run_turn(model, workbench(preset=preset, cycle_warning_rounds=0))
     assert (result.rounds, result.exit_reason) == (most, "max_iterations")
 
 
@@ -376,8 +364,7 @@ async def test_at_the_limit_a_summary_tells_how_each_call_ended() -> None:
     used = models.Usage(input_tokens=10, output_tokens=5)
     called = ("w.look", "w.fail", "w.nothing")
     model = ScriptedModel([Say("", Call(name), usage=used) for name in called])
-    async with at_work(model) as talk:
-        result = await talk.say("go", max_iterations=3, on_exhausted="summary")
+    result, _ = await run_turn(model, max_iterations=3, on_exhausted="summary")
     assert result.answer.splitlines() == [
         "There is no answer: the round limit was reached.",
         "This is what was done:",
@@ -391,9 +378,8 @@ async def test_at_the_limit_a_summary_tells_how_each_call_ended() -> None:
 
 async def test_at_the_limit_an_answer_is_asked_for_without_calls() -> None:
     model = ScriptedModel([*calls(2), "So far, two."])
-    async with at_work(model) as talk:
-        result = await talk.say("go", max_iterations=2)
-        (answer,) = await bodies(talk, tl.Completion)
+    result, blocks = await run_turn(model, max_iterations=2)
+    (answer,) = bodies_of(blocks, tl.Completion)
     assert (result.answer, result.exit_reason, answer.flag) == (
         "So far, two.",
         "max_iterations",
@@ -405,9 +391,12 @@ async def test_at_the_limit_an_answer_is_asked_for_without_calls() -> None:
 
 
 async def test_at_the_limit_all_that_was_collected_may_be_the_answer() -> None:
-    async with at_work([Call("w.look", text=text) for text in ("tea", "cake", "pie")]) as talk:
-        result = await talk.say("go", max_iterations=3, on_exhausted="partial")
-        (answer,) = await bodies(talk, tl.Completion)
+    result, blocks = await run_turn(
+        [Call("w.look", text=text) for text in ("tea", "cake", "pie")],
+        max_iterations=3,
+        on_exhausted="partial",
+    )
+    (answer,) = bodies_of(blocks, tl.Completion)
     assert [text in result.answer for text in ("seen tea", "seen cake", "seen pie")] == [True] * 3
     assert (answer.flag, result.exit_reason, result.error) == ("partial", "max_iterations", "")
 
@@ -428,17 +417,15 @@ async def test_an_answer_of_collected_results_is_bounded_and_names_what_was_cut(
 
 async def test_an_answer_may_end_any_round() -> None:
     model = ScriptedModel(["At once."])
-    async with at_work(model) as talk:
-        result = await talk.say("go", early_stop=True)
+    result, _ = await run_turn(model, early_stop=True)
     assert (result.answer, result.rounds, result.exit_reason) == ("At once.", 1, "complete")
     assert len(model.requests) == 1
 
 
 async def test_without_early_stop_the_answer_of_the_last_round_counts() -> None:
     model = ScriptedModel(["One.", "Two.", "Three."])
-    async with at_work(model) as talk:
-        result = await talk.say("go", early_stop=False, max_iterations=3)
-        drafts = await bodies(talk, tl.Draft)
+    result, blocks = await run_turn(model, early_stop=False, max_iterations=3)
+    drafts = bodies_of(blocks, tl.Draft)
     assert (result.answer, result.rounds, result.exit_reason) == ("Three.", 3, "complete")
     assert [draft.text for draft in drafts] == ["One.", "Two."]
     assert "this was round 1 of at least 3" in shown(model.requests[1])
@@ -451,9 +438,8 @@ async def test_when_its_time_is_over_a_turn_keeps_what_it_has() -> None:
         Call("w.look", text="tea"),
         Say("", Call("w.hang"), Call("w.sleep", seconds=90)),
     ]
-    async with at_work(script, workbench(desk), clock=desk.clock) as talk:
-        result = await talk.say("go", deadline_seconds=60)
-        cut = [result.status for result in await bodies(talk, tl.ToolResult)]
+    result, blocks = await run_turn(script, workbench(desk), clock=desk.clock, deadline_seconds=60)
+    cut = [result.status for result in bodies_of(blocks, tl.ToolResult)]
     assert result.exit_reason == "deadline"
     assert "w.look (c1): OK" in result.answer
     assert cut == ["ok", "stopped", "stopped"]
@@ -462,8 +448,7 @@ async def test_when_its_time_is_over_a_turn_keeps_what_it_has() -> None:
 async def test_nothing_is_asked_that_the_budget_does_not_cover() -> None:
     dear = models.Usage(input_tokens=90_000, output_tokens=30_000)
     model = ScriptedModel([Say("", Call("w.look"), usage=dear)])
-    async with at_work(model) as talk:
-        result = await talk.say("go", max_tokens=100_000)
+    result, _ = await run_turn(model, max_tokens=100_000)
     assert (result.exit_reason, len(model.requests)) == ("budget", 1)
     assert result.answer.startswith("There is no answer: the budget of the turn was spent.")
     assert "w.look (c1): ERROR (stopped)" in result.answer
@@ -511,9 +496,8 @@ async def test_usage_is_the_sum_over_all_requests_of_the_turn() -> None:
          Say("Long.", usage=used(3, 2))],
         aux={"selection": [Say("", Call("select_tools", tools=["w.look"]), usage=used(1, 1))]},
     )  # fmt: skip
-    async with at_work(model) as talk:
-        result = await talk.say("go", select_tools=True, answer_mode="synthesize")
-        decisions = await bodies(talk, tl.Decision)
+    result, blocks = await run_turn(model, select_tools=True, answer_mode="synthesize")
+    decisions = bodies_of(blocks, tl.Decision)
     assert (result.answer, result.usage) == ("Long.", used(34, 18))
     assert [decision.usage for decision in decisions] == [used(10, 5), used(20, 10), used(3, 2)]
 
@@ -522,8 +506,7 @@ async def test_a_reply_that_was_cut_off_is_continued_with_more_room() -> None:
     model = Spoken(
         models.Reply(text="Half an ", stop_reason="length"), models.Reply(text="answer.")
     )
-    async with at_work(model) as talk:
-        result = await talk.say("go")
+    result, _ = await run_turn(model)
     first, second = (request.options.output_limit or 0 for request in model.requests)
     assert (result.answer, result.ok) == ("Half an answer.", True)
     assert second > first
@@ -542,9 +525,8 @@ async def test_what_was_cut_off_is_read_together_with_what_follows(
     protocol: models.ProtocolName, pieces: list[str]
 ) -> None:
     cut = [models.Reply(text=piece, stop_reason="length") for piece in pieces[:-1]]
-    async with at_work(Spoken(*cut, models.Reply(text=pieces[-1]))) as talk:
-        result = await talk.say("go", protocol=protocol)
-        (answer,) = await bodies(talk, tl.Completion)
+    result, blocks = await run_turn(Spoken(*cut, models.Reply(text=pieces[-1])), protocol=protocol)
+    (answer,) = bodies_of(blocks, tl.Completion)
     assert (result.answer, result.rounds, answer.flag) == ("Half an answer.", len(pieces), "")
 
 
@@ -596,9 +578,8 @@ async def test_the_same_calls_again_and_again_end_the_turn(order: tuple[str, str
         return Say("", *[Call("w.look", text=f" {text} ") for text in texts])
 
     model = ScriptedModel([both("a", "b"), both(*order), both("a", "b"), "Enough."])
-    async with at_work(model) as talk:
-        result = await talk.say("go", stagnation_rounds=3)
-        notices = await bodies(talk, tl.Notice)
+    result, blocks = await run_turn(model, stagnation_rounds=3)
+    notices = bodies_of(blocks, tl.Notice)
     assert (result.exit_reason, result.answer) == ("stagnation", "Enough.")
     assert len(decisions(model)) == 3
     why = "The same calls were made 3 times over: w.look."
@@ -623,8 +604,7 @@ async def test_a_nudge_is_told_once_between_two_decisions() -> None:
         )
 
     model = ScriptedModel([Call("w.look"), Call("w.look"), "Done."])
-    async with at_work(model, workbench(round_hooks=[hurry])) as talk:
-        await talk.say("go")
+    await run_turn(model, workbench(round_hooks=[hurry]))
     assert [str(request).count("Be quick.") for request in model.requests] == [0, 1, 1]
     assert len(results(model.requests[-1])) == 2
 
@@ -633,9 +613,8 @@ async def test_why_a_nudge_ended_a_turn_with_the_answer_on_the_table_is_in_the_l
     def enough(state: ReactStateV2) -> Stop | None:
         return Stop("complete", "This is enough.") if state.answer else None
 
-    async with at_work(["Tea."], workbench(round_hooks=[enough])) as talk:
-        result = await talk.say("go")
-        notices = await bodies(talk, tl.Notice)
+    result, blocks = await run_turn(["Tea."], workbench(round_hooks=[enough]))
+    notices = bodies_of(blocks, tl.Notice)
     assert (result.answer, result.exit_reason) == ("Tea.", "complete")
     assert notices == [tl.Notice(code="complete", text="This is enough.")]
 
@@ -643,23 +622,22 @@ async def test_why_a_nudge_ended_a_turn_with_the_answer_on_the_table_is_in_the_l
 async def test_a_call_that_takes_too_long_is_a_result_and_the_others_go_on() -> None:
     desk = Desk()
     script: list[Entry] = [Say("", Call("w.hang"), Call("w.sleep", seconds=30)), "Done."]
-    async with at_work(script, workbench(desk), clock=desk.clock) as talk:
-        result = await talk.say("go", tool_timeout_seconds=20)
-        rows = [(result.status, result.text) for result in await bodies(talk, tl.ToolResult)]
+    result, blocks = await run_turn(
+        script, workbench(desk), clock=desk.clock, tool_timeout_seconds=20
+    )
+    rows = [(result.status, result.text) for result in bodies_of(blocks, tl.ToolResult)]
     assert result.answer == "Done."
     assert ("error", "it was cut off after 20 s") in rows
 
 
 async def test_with_synthesis_the_answer_at_the_limit_is_written_from_the_trace() -> None:
     model = ScriptedModel([Call("w.look", text="tea"), "Tea, at length."])
-    async with at_work(model) as talk:
-        result = await talk.say("go", max_iterations=1, answer_mode="synthesize")
+    result, _ = await run_turn(model, max_iterations=1, answer_mode="synthesize")
     assert (result.answer, result.exit_reason) == ("Tea, at length.", "max_iterations")
 
 
 async def test_a_hook_reads_how_many_decisions_a_turn_may_make() -> None:
     states = list[ReactStateV2]()
 
-    async with at_work([Call("w.look"), "Done."], workbench(round_hooks=[states.append])) as talk:
-        await talk.say("go")
+    await run_turn([Call("w.look"), "Done."], workbench(round_hooks=[states.append]))
     assert [(state.iteration, state.max_iterations) for state in states[:2]] == [(0, 15), (1, 15)]

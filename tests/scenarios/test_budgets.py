@@ -19,8 +19,8 @@ from loopline.testing import Call, Fail, FakeClock, Refuse, Say, ScriptedModel, 
 from tests.support import child_runs
 from tests.support.billed_model import BillingModel, Move, four_at_once
 from tests.support.crashing_log import Crashed, CrashingLog
-from tests.support.scripted_conversation import talking
-from tests.support.workbench import THIRTEEN, at_work, bodies, workbench
+from tests.support.scripted_conversation import play_turn, talking
+from tests.support.workbench import THIRTEEN, at_work, bodies, bodies_of, run_turn, workbench
 
 
 @pytest.mark.parametrize(
@@ -36,9 +36,8 @@ async def test_four_children_side_by_side_keep_within_the_budget_of_their_parent
     limits: Limits,
 ) -> None:
     model = BillingModel(four_at_once)
-    async with talking(model, bundle=child_runs.bundle) as talk:
-        result = await talk.say("go", **limits)
-        links = await bodies(talk, tl.RunChild)
+    result, blocks = await play_turn(model, bundle=child_runs.bundle, **limits)
+    links = bodies_of(blocks, tl.RunChild)
     assert len({link.conversation for link in links}) == 4
     assert model.tokens <= (limits.get("max_tokens") or 10**9)
     assert model.cost <= (limits.get("max_cost") or 10.0)
@@ -66,8 +65,7 @@ async def test_a_turn_that_is_carried_on_counts_what_its_unfinished_children_use
 
 async def test_a_reply_is_no_longer_than_what_is_left() -> None:
     model = BillingModel(lambda _: Move(words=50_000))
-    async with at_work(model) as talk:
-        result = await talk.say("go", max_tokens=3_000)
+    result, _ = await run_turn(model, max_tokens=3_000)
     assert model.tokens <= 3_000
     assert [bill.limit < 3_000 for bill in model.bills] == [True] * len(model.bills)
     assert result.answer
@@ -76,9 +74,8 @@ async def test_a_reply_is_no_longer_than_what_is_left() -> None:
 async def test_an_attempt_that_broke_off_counts_by_its_estimate() -> None:
     broken = Fail(ModelStreamBroken("cut"), after="Half of an answer")
     model = ScriptedModel([broken, Say("Done.")])
-    async with at_work(model, workbench(model_retries=1)) as talk:
-        result = await talk.say("go", max_tokens=100_000)
-        (decision,) = await bodies(talk, tl.Decision)
+    result, blocks = await run_turn(model, workbench(model_retries=1), max_tokens=100_000)
+    (decision,) = bodies_of(blocks, tl.Decision)
     assert decision.estimated.input_tokens > 500
     assert decision.estimated.output_tokens > 5
     assert result.usage.input_tokens == 0
@@ -103,9 +100,8 @@ async def test_where_no_possible_usage_is_reported_the_budget_counts_the_estimat
         return Move(calls=(ToolCall(name="w.look", arguments={}),), reported=reported)
 
     model = BillingModel(endless)
-    async with at_work(model, workbench(preset="beakr")) as talk:
-        result = await talk.say("go", max_tokens=20_000)
-        decisions = await bodies(talk, tl.Decision)
+    result, blocks = await run_turn(model, workbench(preset="beakr"), max_tokens=20_000)
+    decisions = bodies_of(blocks, tl.Decision)
     assert result.exit_reason == "budget"
     assert 10_000 < model.tokens <= 20_000
     assert {decision.usage for decision in decisions} <= {Usage(), Usage(unreported=1)}
@@ -113,8 +109,7 @@ async def test_where_no_possible_usage_is_reported_the_budget_counts_the_estimat
 
 async def test_an_impossible_usage_is_not_recorded_where_nothing_is_limited() -> None:
     model = BillingModel(lambda _: Move(text="So.", reported=Usage(input_tokens=-1)))
-    async with at_work(model) as talk:
-        result = await talk.say("go")
+    result, _ = await run_turn(model)
     assert (result.answer, result.usage) == ("So.", Usage(unreported=1))
 
 
@@ -130,8 +125,7 @@ async def test_a_limit_of_the_cost_is_refused_where_a_price_is_not_known() -> No
 async def test_empty_replies_in_a_row_are_bounded_by_repairs(preset: str) -> None:
     model = BillingModel(lambda _: Move(reported=Usage()))
     bundle = workbench(preset="beakr") if preset == "beakr" else workbench()
-    async with at_work(model, bundle) as talk:
-        result = await talk.say("go", repairs=2)
+    result, _ = await run_turn(model, bundle, repairs=2)
     assert len(model.bills) == 3
     assert result.exit_reason == "error"
     assert result.error.startswith("none of 3 replies in a row could be used")
@@ -145,10 +139,9 @@ async def test_a_reply_with_too_many_calls_is_repaired_and_none_of_them_runs() -
         ]
         return Move(text="So.") if "seen 1" in str(prompt) else Move(calls=tuple(calls))
 
-    async with at_work(BillingModel(play), workbench(max_calls_per_reply=7)) as talk:
-        result = await talk.say("go")
-        new_calls = await bodies(talk, tl.ToolCalled)
-        notices = await bodies(talk, tl.Notice)
+    result, blocks = await run_turn(BillingModel(play), workbench(max_calls_per_reply=7))
+    new_calls = bodies_of(blocks, tl.ToolCalled)
+    notices = bodies_of(blocks, tl.Notice)
     assert (result.answer, len(new_calls)) == ("So.", 2)
     assert "made 8 calls and none was run: a reply may make 7 at most" in notices[0].text
 
@@ -176,8 +169,7 @@ async def test_a_last_answer_that_does_not_fit_is_written_from_the_trace() -> No
         return Move(text="So.") if prompt.purpose == "answer" else Move(calls=(look,))
 
     model = BillingModel(play)
-    async with at_work(model, workbench(max_iterations=1)) as talk:
-        result = await talk.say("go", max_tokens=6_000)
+    result, _ = await run_turn(model, workbench(max_iterations=1), max_tokens=6_000)
     assert (result.answer, model.bills[-1].purpose) == ("So.", "answer")
     assert model.tokens <= 6_000
 
@@ -188,9 +180,8 @@ async def test_with_its_budget_nearly_spent_a_turn_ends_with_an_answer_from_its_
         return Move(text="What was found.") if prompt.purpose == "answer" else Move(calls=(look,))
 
     model = BillingModel(play)
-    async with at_work(model, workbench(preset="beakr")) as talk:
-        result = await talk.say("go", max_tokens=20_000)
-        (answer,) = await bodies(talk, tl.Completion)
+    result, blocks = await run_turn(model, workbench(preset="beakr"), max_tokens=20_000)
+    (answer,) = bodies_of(blocks, tl.Completion)
     assert (result.exit_reason, answer.flag) == ("budget", "forced")
     assert result.answer == "What was found."
     assert model.tokens <= 20_000
@@ -211,9 +202,10 @@ async def test_choosing_tools_says_who_chose_how_long_that_took_and_what_it_cost
         [Say("Tea.", usage=used(10))], aux={"selection": [Wait(2), picks]}, price=DEAR
     )
     clock = FakeClock()
-    async with at_work(model, workbench(tools=THIRTEEN, select_tools=True), clock=clock) as talk:
-        result = await talk.say("go")
-        (chosen,) = await bodies(talk, tl.ToolsSelected)
+    result, blocks = await run_turn(
+        model, workbench(tools=THIRTEEN, select_tools=True), clock=clock
+    )
+    (chosen,) = bodies_of(blocks, tl.ToolsSelected)
     assert (chosen.model, chosen.elapsed_ms, chosen.cost) == ("scripted", 2_000.0, 3.0)
     assert (result.usage.input_tokens, result.cost) == (13, 13.0)
 
@@ -226,9 +218,8 @@ async def test_a_summary_says_who_wrote_it_how_long_that_took_and_what_it_cost()
         output_limit=1_000,
         price=DEAR,
     )
-    async with at_work(model) as talk:
-        result = await talk.say("go")
-        (summary, *_) = await bodies(talk, tl.RangeSummary)
+    result, blocks = await run_turn(model)
+    (summary, *_) = bodies_of(blocks, tl.RangeSummary)
     assert (summary.model, summary.elapsed_ms, summary.cost) == ("scripted", 2_000.0, 3.0)
     assert (result.usage.input_tokens, result.cost) == (3, 3.0)
 
@@ -240,9 +231,8 @@ async def test_a_summary_that_no_model_was_asked_for_names_none() -> None:
         output_limit=1_000,
         price=DEAR,
     )
-    async with at_work(model) as talk:
-        await talk.say("go")
-        summaries = await bodies(talk, tl.RangeSummary)
+    _, blocks = await run_turn(model)
+    summaries = bodies_of(blocks, tl.RangeSummary)
     assert summaries
     assert {(summary.model, summary.cost) for summary in summaries if "longer" in summary.why} == {
         ("", None)
@@ -251,17 +241,15 @@ async def test_a_summary_that_no_model_was_asked_for_names_none() -> None:
 
 async def test_a_synthesis_that_there_is_too_little_left_for_is_not_asked_for() -> None:
     model = ScriptedModel([Call("w.look"), Say("Draft.", usage=used(9_900))])
-    async with at_work(model, workbench(answer_mode="synthesize", max_tokens=10_000)) as talk:
-        result = await talk.say("go")
-        (answer,) = await bodies(talk, tl.Completion)
+    result, blocks = await run_turn(model, workbench(answer_mode="synthesize", max_tokens=10_000))
+    (answer,) = bodies_of(blocks, tl.Completion)
     assert (result.answer, result.exit_reason, answer.flag) == ("Draft.", "budget", "draft")
 
 
 async def test_an_answer_that_there_is_too_little_left_for_is_not_forced() -> None:
     model = ScriptedModel([Say("", Call("w.look"), usage=used(9_900))])
     bundle = workbench(max_iterations=1, on_exhausted="force", max_tokens=10_000)
-    async with at_work(model, bundle) as talk:
-        result = await talk.say("go")
+    result, _ = await run_turn(model, bundle)
     assert (result.exit_reason, len(model.requests)) == ("budget", 1)
 
 
@@ -271,9 +259,8 @@ async def test_what_its_blocks_say_of_requests_is_what_the_turn_cost() -> None:
         [Refuse(used(5))], aux={"selection": [picks]}, name="one", price=DEAR, strict=False
     )
     second = ScriptedModel([Say("Tea.", usage=used(10))], name="two", price=DEAR)
-    async with at_work((first, second), workbench(tools=THIRTEEN, select_tools=True)) as talk:
-        result = await talk.say("go")
-        requests = [item for item in map(tl.request_cost, await talk.blocks()) if item is not None]
+    result, blocks = await run_turn((first, second), workbench(tools=THIRTEEN, select_tools=True))
+    requests = [item for item in map(tl.request_cost, blocks) if item is not None]
     assert [(request.purpose, request.model, request.cost) for request in requests] == [
         ("selection", "one", 3.0),
         ("refusal", "one", 5.0),

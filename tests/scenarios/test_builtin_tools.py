@@ -48,7 +48,7 @@ from loopline.tools.builtin.knowledge_search import merge_passages
 from loopline.tools.builtin.web import PAGE_LIMIT, SNIPPET_LIMIT, TITLE_LIMIT
 from tests.authoring.bundle_files import a_call, guide, line_of
 from tests.support.git_repositories import commit, git
-from tests.support.scripted_conversation import talking
+from tests.support.scripted_conversation import play_turn, talking
 
 TEA = WebPage(
     url="https://tea.example/green",
@@ -547,8 +547,7 @@ async def test_lines_asked_for_beyond_the_end_read_the_same_when_the_repository_
     store = f"sqlite:///{tmp_path}/talk.db"
     text = f"ks:docs/tea.md@{git(repo, 'rev-parse', 'HEAD')[:7]}#L9-L90"
     script: list[Entry] = [Call("react.read", paths=[text]), "Dry and dark."]
-    async with talking(script, bundle=guide_of(repo), store=store) as talk:
-        await talk.say("How to store it?")
+    await play_turn(script, "How to store it?", bundle=guide_of(repo), store=store)
     shutil.rmtree(repo)
     async with Store.open(store, read_only=True) as kept_store:
         (item,) = await kept_store.conversation("c").read(text)
@@ -576,9 +575,8 @@ async def test_another_process_reads_every_ref_of_the_log(repo: Path, tmp_path: 
         Say("", Call("react.search_knowledge", query="storing tea")),
         Say("✓ [1]\nDark [[S:1]]."),
     ]
-    async with talking(script, bundle=guide_of(repo), store=store) as talk:
-        await talk.say("How to store it?")
-        refs = [block.ref for block in await talk.blocks()]
+    _, blocks = await play_turn(script, "How to store it?", bundle=guide_of(repo), store=store)
+    refs = [block.ref for block in blocks]
     async with Store.open(store, read_only=True) as kept_store:
         talk_again = kept_store.conversation("c")
         reading = await talk_again.read([*refs, "ar:plan.latest:plan:turn_1:c1"])
@@ -638,8 +636,7 @@ async def test_a_search_looks_only_at_the_files_that_the_model_asks_for(repo: Pa
     ]
     calls = [Call("react.search_knowledge", query="tea", **arguments) for arguments in narrowed]
     model = ScriptedModel([Say("", *calls), "Yes."])
-    async with talking(model, bundle=guide_of(repo)) as talk:
-        await talk.say("Where is tea?")
+    await play_turn(model, "Where is tea?", bundle=guide_of(repo))
     texts = [part.text for part in model.requests[1].messages if isinstance(part, ToolMessage)]
     found = [set(re.findall(r"— ks:([^@]+)@", text)) for text in texts]
     assert found == [{"docs/tea.md"}, {"src/tea.py"}, {"src/tea.md"}, {"src/tea.md"}, set()]
@@ -649,8 +646,7 @@ async def test_a_search_that_finds_no_likely_answer_says_so(repo: Path) -> None:
     queries = ["boiling water", "kubernetes cluster deployment water"]
     calls = [Call("react.search_knowledge", query=query) for query in queries]
     model = ScriptedModel([Say("", *calls), "No."])
-    async with talking(model, bundle=guide_of(repo)) as talk:
-        await talk.say("How?")
+    await play_turn(model, "How?", bundle=guide_of(repo))
     texts = [part.text for part in model.requests[1].messages if isinstance(part, ToolMessage)]
     assert [NO_ANSWER in text for text in texts] == [False, True]
 

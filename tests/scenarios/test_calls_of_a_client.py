@@ -21,6 +21,7 @@ from loopline.timeline import ToolResult, ToolStarted
 from tests.support.crews import Scripts, handoff
 from tests.support.hostile_schemas import PATTERNS, UNUSABLE, arguments
 from tests.support.hostile_texts import TEXTS
+from tests.support.workbench import bodies_of
 
 WHERE = ClientTool(
     name="where",
@@ -86,11 +87,7 @@ async def at_desk(
 
 async def results(talk: Conversation) -> list[tuple[str, str]]:
     blocks = await talk.blocks(types="react.tool.result")
-    return [
-        (block.body.status, block.body.text)
-        for block in blocks
-        if isinstance(block.body, ToolResult)
-    ]
+    return [(body.status, body.text) for body in bodies_of(blocks, ToolResult)]
 
 
 async def test_the_tools_of_a_message_are_those_of_its_turn_alone(store: str) -> None:

@@ -22,7 +22,7 @@ from loopline.testing import Call, FakeClock
 from tests.support.child_runs import Cast, Line, bundle, kin
 from tests.support.crashing_log import Crashed, CrashingLog
 from tests.support.crews import Scripts, handoff
-from tests.support.scripted_conversation import talking
+from tests.support.scripted_conversation import play_turn, talking
 
 
 async def results(talk: Conversation) -> list[tuple[str, str]]:
@@ -120,9 +120,8 @@ async def test_calls_with_different_keys_have_their_children_at_once() -> None:
 async def test_calls_with_the_same_key_have_their_children_one_after_the_other() -> None:
     twice = (Call("kin.ask", task="look"), Call("kin.ask", task="look"))
     model = Cast({"go": [twice, "Both."], "look": ["Seen."]})
-    async with talking(model, bundle=bundle) as talk:
-        await talk.say("go")
-        links = [b.body for b in await talk.blocks() if isinstance(b.body, tl.RunChild)]
+    _, blocks = await play_turn(model, bundle=bundle)
+    links = [b.body for b in blocks if isinstance(b.body, tl.RunChild)]
     assert [(link.conversation, link.reason) for link in links] == [
         ("c~c1", ""),
         ("c~c1", "complete"),
@@ -226,9 +225,8 @@ async def test_usage_and_cost_are_those_of_the_turn_and_of_all_below_it() -> Non
             "bottom": ["Bottom."],
         }
     )
-    async with talking(model, bundle=bundle) as talk:
-        result = await talk.say("top")
-        own = [block.body for block in await talk.blocks() if isinstance(block.body, tl.Decision)]
+    result, blocks = await play_turn(model, "top", bundle=bundle)
+    own = [block.body for block in blocks if isinstance(block.body, tl.Decision)]
     assert (len(own), result.rounds) == (2, 2)
     assert result.usage == Usage(input_tokens=50, output_tokens=25)
     assert result.cost == pytest.approx(100 / 1_000_000)
@@ -587,9 +585,8 @@ async def run(
     bundle = Bundle(
         id="desk", agents=[CODER, READER], configuration={"react": {"workspace": "latest"}}
     )
-    async with talking(model, bundle=bundle) as talk:
-        await talk.say("Go")
-        bodies = [block.body for block in await talk.blocks()]
+    _, blocks = await play_turn(model, "Go", bundle=bundle)
+    bodies = [block.body for block in blocks]
     return (
         model,
         [body.text for body in bodies if isinstance(body, tl.ToolResult)],

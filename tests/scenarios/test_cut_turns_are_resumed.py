@@ -36,7 +36,7 @@ from loopline.testing.scripted import Entry as ScriptEntry
 from tests.support.crashing_log import Crashed, CrashingLog
 from tests.support.playground import Playground
 from tests.support.playground import bundle as playground
-from tests.support.workbench import workbench
+from tests.support.workbench import bodies, bodies_of, workbench
 
 
 class Fatal(BaseException):
@@ -119,7 +119,7 @@ async def test_a_turn_that_cuts_off_its_second_process_too_is_left_to_a_person()
     async with Harness.open(playground, store=log, model=ScriptedModel(["Done."])) as harness:
         assert (await harness.conversation("c").resume()).ok
     headers = await log.read(tl.ConversationKey(name="c"), types=["turn.header"])
-    counts = [block.body.recoveries for block in headers if isinstance(block.body, tl.TurnHeader)]
+    counts = [body.recoveries for body in bodies_of(headers, tl.TurnHeader)]
     assert counts == [0, 1]
 
 
@@ -168,7 +168,7 @@ async def test_a_turn_is_handed_over_however_often_and_none_of_it_counts_as_a_cu
         assert await carried_on(crashing, bundle=holding(0)) == [("c", "turn_1", "failed")]
     assert await carried_on(log, bundle=holding(0)) == [("c", "turn_1", "skipped")]
     headers = await log.read(tl.ConversationKey(name="c"), types=["turn.header"])
-    bodies = [block.body for block in headers if isinstance(block.body, tl.TurnHeader)]
+    bodies = bodies_of(headers, tl.TurnHeader)
     assert [(body.handed_over, body.recoveries) for body in bodies] == [
         *[(False, 0), (True, 0)] * 3,
         (False, 0),
@@ -353,7 +353,7 @@ async def test_what_was_sent_before_a_question_runs_once_a_later_message_has_end
         assert [outcome.status for outcome in await harness.carry_on()] == ["resumed"]
         assert await harness.carry_on() == []
     exits = await log.read(key, types=["react.exit"])
-    reasons = [block.body.reason for block in exits if isinstance(block.body, tl.Exit)]
+    reasons = [body.reason for body in bodies_of(exits, tl.Exit)]
     assert [(block.turn, reason) for block, reason in zip(exits, reasons, strict=True)] == [
         (1, "interrupted"),
         (2, "complete"),
@@ -385,7 +385,7 @@ async def test_a_message_that_was_stored_here_a_moment_ago_is_left_to_its_sender
         assert (await talk.say("one")).answer == "One."
         assert log.looking is not None
         await log.looking
-        [header] = [b.body for b in await talk.blocks() if isinstance(b.body, tl.TurnHeader)]
+        [header] = await bodies(talk, tl.TurnHeader)
     assert header.recoveries == 0
 
 
@@ -445,7 +445,7 @@ async def opened(
 
 async def versions(log: tl.TimelineLog) -> list[str]:
     headers = await log.read(KEY, types=["turn.header"])
-    return [block.body.version for block in headers if isinstance(block.body, tl.TurnHeader)]
+    return [body.version for body in bodies_of(headers, tl.TurnHeader)]
 
 
 async def leave_cut(
@@ -477,7 +477,7 @@ async def test_two_harnesses_on_one_conversation_answer_their_own_messages(
     assert [result.answer for result in results] == ["one", "two"] * 15
     headers = await log.read(KEY, types=["turn.header"])
     prompts = await log.read(KEY, types=["user.prompt"])
-    senders = [block.body.sender for block in prompts if isinstance(block.body, tl.UserPrompt)]
+    senders = [body.sender for body in bodies_of(prompts, tl.UserPrompt)]
     bundles = {
         block.turn: (block.body.bundle, block.body.version)
         for block in headers
@@ -579,9 +579,7 @@ async def test_an_approval_that_a_later_version_cannot_use_is_used_by_the_versio
             await later.conversation("c").resume({"c1": True})
     async with opened(tea("1", guarded=True), log, ["Done.", "Hello."]) as first:
         assert (await first.conversation("c").say("Hello.")).answer == "Hello."
-    reasons = [
-        block.body.reason for block in await log.read(KEY) if isinstance(block.body, tl.Exit)
-    ]
+    reasons = [body.reason for body in bodies_of(await log.read(KEY), tl.Exit)]
     assert reasons == ["complete", "complete"]
     assert len(await log.read(KEY, types=["react.tool.start"])) == 1
 

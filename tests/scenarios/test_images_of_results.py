@@ -38,7 +38,7 @@ from tests.providers import flat_request
 from tests.providers.flat_request import WIRES
 from tests.support.live_server import serving
 from tests.support.sample_files import gif, jpeg, png
-from tests.support.scripted_conversation import talking
+from tests.support.scripted_conversation import play_turn, talking
 from tests.support.workbench import bodies
 
 CHART = "fi:turn_1.outputs/chart.png"
@@ -209,8 +209,7 @@ async def test_an_image_is_in_an_export_and_a_fork() -> None:
 
 async def test_a_text_protocol_has_the_image_beside_the_result() -> None:
     model = ScriptedModel([*READS, Say(".")], vision=True, tool_call=False, json_mode=True)
-    async with talking(model, bundle=studio()) as talk:
-        await talk.say("go")
+    await play_turn(model, bundle=studio())
     (message,) = with_files(model.requests[-1])
     assert isinstance(message, UserMessage)
     assert [image.ref for image in message.attachments] == [f"{CHART}@1"]
@@ -218,8 +217,7 @@ async def test_a_text_protocol_has_the_image_beside_the_result() -> None:
 
 async def test_an_answer_from_the_trace_sees_the_image_too() -> None:
     model = ScriptedModel([*READS, Say("Draft."), Say("So.")], vision=True)
-    async with talking(model, bundle=studio()) as talk:
-        await talk.say("go", answer_mode="synthesize")
+    await play_turn(model, bundle=studio(), answer_mode="synthesize")
     (message,) = with_files(model.requests[-1])
     assert [image.ref for image in message.attachments] == [f"{CHART}@1"]
 
@@ -236,8 +234,7 @@ async def prompt_with_images() -> Prompt:
         Say("."),
     ]
     model = ScriptedModel(script, vision=True)
-    async with talking(model, bundle=studio()) as talk:
-        await talk.say("go")
+    await play_turn(model, bundle=studio())
     return model.requests[-1]
 
 

@@ -28,7 +28,7 @@ from loopline.models import Model, ToolCall, UserMessage
 from loopline.testing import Call, FakeClock, Raw, Say, ScriptedModel, ScriptError, Wait
 from tests.support.git_repositories import commit
 from tests.support.playground import bundle as playground
-from tests.support.scripted_conversation import talking
+from tests.support.scripted_conversation import play_turn, talking
 
 HERE = tl.ConversationKey(name="c")
 
@@ -139,11 +139,10 @@ async def test_a_key_that_cannot_be_made_lets_the_call_run_alone() -> None:
 
 
 async def test_a_tool_cannot_change_what_the_log_says_it_was_given() -> None:
-    async with talking(
+    _, blocks = await play_turn(
         [Call("odd.changing", data={"inner": {"x": "1"}}), "Done."], bundle=odd
-    ) as talk:
-        await talk.say("go")
-        (call,) = [b.body for b in await talk.blocks() if isinstance(b.body, tl.ToolCalled)]
+    )
+    (call,) = [b.body for b in blocks if isinstance(b.body, tl.ToolCalled)]
     assert call.arguments == {"data": {"inner": {"x": "1"}}}
 
 
@@ -179,9 +178,8 @@ async def test_an_odd_reply_in_json_is_asked_for_again(raw: str) -> None:
 
 
 async def test_numbers_that_json_has_not_are_kept_as_text() -> None:
-    async with talking([Call("play.look", text=float("nan")), "Done."]) as talk:
-        await talk.say("go")
-        (call,) = [b.body for b in await talk.blocks() if isinstance(b.body, tl.ToolCalled)]
+    _, blocks = await play_turn([Call("play.look", text=float("nan")), "Done."])
+    (call,) = [b.body for b in blocks if isinstance(b.body, tl.ToolCalled)]
     assert call.arguments == {"text": "nan"}
 
 
@@ -209,8 +207,7 @@ async def test_a_model_that_cannot_be_made_closes_the_turn_and_says_so() -> None
 
 async def test_text_beside_calls_is_the_forced_answer_when_there_is_no_other() -> None:
     last = Say("Here is what I know: 42.", Call("play.look"))
-    async with talking([Call("play.look"), last]) as talk:
-        result = await talk.say("go", max_iterations=1)
+    result, _ = await play_turn([Call("play.look"), last], max_iterations=1)
     assert (result.answer, result.exit_reason) == ("Here is what I know: 42.", "max_iterations")
 
 
@@ -224,8 +221,7 @@ async def test_a_prompt_that_does_not_fit_is_not_sent_and_says_so() -> None:
         instructions = "Be brief. " * 6_000
 
     script = ScriptedModel(["Never."], window=20_000, strict=False)
-    async with talking(script, bundle=Bundle(id="verbose", workflow=Verbose)) as talk:
-        result = await talk.say("go")
+    result, _ = await play_turn(script, bundle=Bundle(id="verbose", workflow=Verbose))
     assert result.exit_reason == "error"
     assert "has room for 12000" in result.error
     assert script.requests == []

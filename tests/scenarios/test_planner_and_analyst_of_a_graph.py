@@ -19,7 +19,7 @@ from loopline.testing import Call, Fail, FakeClock, Raw, Refuse, Say, ScriptedMo
 from loopline.testing.scripted import CapabilityChoices, Entry, Line
 from loopline.timeline import Block, CrewGraph, Decision, Notice, Plan, RoundStart, RunChild
 from tests.presets.task import SEEDS
-from tests.support.scripted_conversation import talking
+from tests.support.scripted_conversation import play_turn
 
 PLAN: JsonObject = {"steps": [{"id": "1", "task": "do it"}]}
 REACHED: JsonObject = {"achieved": True, "confidence": 0.9, "answer": "All of it."}
@@ -421,9 +421,7 @@ async def test_after_a_graph_the_plan_is_the_current_one_that_was_it_before(
 ) -> None:
     script: list[Entry] = [entry for line in [*lines, "Done."] for entry in (Wait(1), line)]
     model = ScriptedModel(script)
-    async with talking(model, bundle=DESK) as talk:
-        await talk.say("Begin")
-        blocks = await talk.blocks()
+    _, blocks = await play_turn(model, "Begin", bundle=DESK)
     snapshots = [block.body.snapshot for block in blocks if isinstance(block.body, Plan)]
     latest = {plan.plan_id: plan for plan in snapshots}.values()
     assert [plan.steps[0] for plan in latest if plan.open] == open_plans

@@ -13,8 +13,16 @@ from loopline.models import Capabilities, ProtocolName, Reply, ToolCall, ToolMes
 from loopline.prompt import Answer, Calls, DecodedReply, Malformed, protocol
 from loopline.react import LoopOptions, check_limits, choose_protocol
 from loopline.testing import Call, Raw, Say, ScriptedModel
-from tests.support.scripted_conversation import talking
-from tests.support.workbench import Desk, at_work, bodies, in_json, results, shown, workbench
+from tests.support.scripted_conversation import play_turn, talking
+from tests.support.workbench import (
+    Desk,
+    bodies_of,
+    in_json,
+    results,
+    run_turn,
+    shown,
+    workbench,
+)
 
 NAMES: list[ProtocolName] = ["native", "json", "tagged", "thought_action"]
 TEXT_NAMES: list[ProtocolName] = ["json", "tagged", "thought_action"]
@@ -101,9 +109,7 @@ async def test_what_cannot_be_read_is_asked_for_once_more_and_then_taken_as_it_i
     name: ProtocolName,
 ) -> None:
     odd = [Raw("<tool_call name='x'>no</tool_call>"), Raw("<tool_call name='x'>never</tool_call>")]
-    async with talking(odd) as talk:
-        result = await talk.say("go", protocol=name)
-        blocks = await talk.blocks()
+    result, blocks = await play_turn(odd, protocol=name)
     (notice,) = [block.body for block in blocks if isinstance(block.body, tl.Notice)]
     (answer,) = [block.body for block in blocks if isinstance(block.body, tl.Completion)]
     assert "Write " in notice.text
@@ -360,15 +366,13 @@ async def test_a_turn_in_one_protocol_is_followed_by_one_in_another() -> None:
 @pytest.mark.parametrize("able", [True, False])
 async def test_json_is_asked_of_the_provider_only_if_it_can_see_to_it(able: bool) -> None:
     model = ScriptedModel(["Done."], tool_call=False, json_mode=able)
-    async with at_work(model) as talk:
-        await talk.say("go", protocol="json")
+    await run_turn(model, protocol="json")
     assert model.requests[0].options.json_object is able
 
 
 async def test_what_cannot_be_read_is_asked_for_anew_and_costs_a_round() -> None:
     model = in_json([Raw("hm, no object"), "Read."])
-    async with at_work(model) as talk:
-        result = await talk.say("go")
+    result, _ = await run_turn(model)
     assert (result.answer, result.rounds, len(model.requests)) == ("Read.", 2, 2)
     assert "hm, no object" in shown(model.requests[1])
     assert "has no JSON object" in shown(model.requests[1])
@@ -385,28 +389,26 @@ async def test_what_cannot_be_read_is_asked_for_anew_and_costs_a_round() -> None
 async def test_calls_that_are_all_broken_are_repaired_and_never_an_answer(
     protocol: ProtocolName, broken: str
 ) -> None:
-    async with at_work([Raw(broken), "Done."], workbench(protocol=protocol)) as talk:
-        result = await talk.say("go")
-        (notice,) = await bodies(talk, tl.Notice)
+    result, blocks = await run_turn([Raw(broken), "Done."], workbench(protocol=protocol))
+    (notice,) = bodies_of(blocks, tl.Notice)
     assert (result.answer, result.rounds, notice.code) == ("Done.", 2, "malformed_reply")
 
 
 async def test_reasoning_beside_an_object_without_notes_is_kept() -> None:
-    async with at_work(in_json([Say("Done.", thinking="because")])) as talk:
-        await talk.say("go")
-        (thought,) = await bodies(talk, tl.Thinking)
+    _, blocks = await run_turn(in_json([Say("Done.", thinking="because")]))
+    (thought,) = bodies_of(blocks, tl.Thinking)
     assert thought.text == "because"
 
 
 async def test_wrong_arguments_never_reach_the_tool_and_the_field_is_named() -> None:
     desk, model = Desk(), ScriptedModel([Call("w.look", ticks="many"), "Sorry."])
-    async with at_work(model, workbench(desk)) as talk:
-        await talk.say("go")
+    await run_turn(model, workbench(desk))
     (told,) = results(model.requests[1])
     assert (told.ok, "ticks" in told.text, desk.began) == (False, True, [])
 
 
 async def test_without_a_bound_repairs_go_on_until_the_last_round() -> None:
-    async with at_work(in_json([Raw(f"odd {n}") for n in range(4)])) as talk:
-        result = await talk.say("go", repairs=None, max_iterations=4)
+    result, _ = await run_turn(
+        in_json([Raw(f"odd {n}") for n in range(4)]), repairs=None, max_iterations=4
+    )
     assert (result.answer, result.rounds) == ("odd 3", 4)

@@ -23,7 +23,16 @@ from loopline.testing import Call, Fail, Raw, Refuse, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from tests.support.playground import bundle
 from tests.support.scripted_conversation import talking
-from tests.support.workbench import at_work, bodies, heard, said, shown, workbench
+from tests.support.workbench import (
+    at_work,
+    bodies,
+    bodies_of,
+    heard,
+    run_turn,
+    said,
+    shown,
+    workbench,
+)
 
 PLAN = Call("react.plan", mode="new", steps=["look", "answer"])
 FIND = Call("play.find", url="https://x.example")
@@ -304,8 +313,7 @@ async def test_it_is_asked_for_and_heard_as_prose_in_every_protocol(
 @pytest.mark.parametrize(("size", "cut"), [(2_000, False), (2_001, True)])
 async def test_of_each_result_2000_characters_are_in_the_trace(size: int, cut: bool) -> None:
     model = ScriptedModel([Call("w.big", size=size), "Brief.", "Long."])
-    async with at_work(model) as talk:
-        await talk.say("go", answer_mode="synthesize")
+    await run_turn(model, answer_mode="synthesize")
     trace = shown(model.requests[-1])
     assert ("x" * 2_000 in trace, "x" * 2_001 in trace) == (True, False)
     assert ("1 more characters" in trace) is cut
@@ -337,16 +345,14 @@ async def test_without_a_draft_the_turn_is_refused_and_no_round_is_counted_for_i
     limits: Limits,
 ) -> None:
     model = ScriptedModel([Call("w.look"), Refuse()])
-    async with at_work(model, workbench(**limits)) as talk:
-        result = await talk.say("go")
+    result, _ = await run_turn(model, workbench(**limits))
     assert (result.exit_reason, result.rounds) == ("refused", 1)
 
 
 async def test_its_round_records_what_the_request_was_estimated_at() -> None:
     model = ScriptedModel([Call("w.look"), "A draft.", "The answer."])
-    async with at_work(model, workbench(answer_mode="synthesize")) as talk:
-        await talk.say("go")
-        start = (await bodies(talk, tl.RoundStart))[-1]
+    _, blocks = await run_turn(model, workbench(answer_mode="synthesize"))
+    start = bodies_of(blocks, tl.RoundStart)[-1]
     request = model.requests[-1]
     texts = [request.system, request.tail, *(str(message) for message in request.messages)]
     assert start.shows == "trace"

@@ -41,7 +41,7 @@ from loopline.testing import Call, FakeClock, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import Batch, Draft, Notice, ResultStatus, ToolCalled, ToolResult
 from tests.support import playground
-from tests.support.scripted_conversation import talking
+from tests.support.scripted_conversation import play_turn, talking
 from tests.support.workbench import shown
 
 Round = Sequence[tuple[str, ResultStatus]]
@@ -299,9 +299,8 @@ HOOKED = Bundle(id="result", workflow=Hooked)
 async def test_in_a_turn_the_model_reads_what_the_nudges_say() -> None:
     look, fail = Call("play.look", text="x"), Call("play.fail", message="no")
     model = ScriptedModel([look, look, fail, "Seven.", "Eight."])
-    async with talking(model, bundle=HOOKED) as talk:
-        result = await talk.say("How many?")
-        bodies = [block.body for block in await talk.blocks()]
+    result, blocks = await play_turn(model, "How many?", bundle=HOOKED)
+    bodies = [block.body for block in blocks]
     notices = [body for body in bodies if isinstance(body, Notice)]
     assert [notice.code for notice in notices] == [CYCLE, FAILURE_REFLECTION, COMPLETION_CHECK]
     requests = [shown(request) for request in model.requests]

@@ -31,7 +31,7 @@ from loopline.events import (
 )
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry as Scripted
-from tests.support.scripted_conversation import talking
+from tests.support.scripted_conversation import play_turn, talking
 from tests.support.sse_server import Served, serving
 from tests.support.workbench import workbench
 
@@ -126,8 +126,7 @@ async def test_a_turn_that_was_begun_elsewhere_is_heard_from_its_first_block(
     tmp_path: Path,
 ) -> None:
     store = f"sqlite:///{tmp_path}/c.db"
-    async with talking(ASKS[:1], bundle=workbench(), store=store) as talk:
-        await talk.say("first")
+    await play_turn(ASKS[:1], "first", bundle=workbench(), store=store)
     async with talking(ASKS[1:], bundle=workbench(), store=store) as talk:
         async with listened(talk) as events:
             await talk.resume({"c1": "The green one."})

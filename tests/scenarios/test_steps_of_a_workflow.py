@@ -40,7 +40,8 @@ from loopline.testing import Call, FakeClock, ScriptedModel
 from tests.support.child_runs import Line
 from tests.support.crashing_log import Crashed, CrashingLog
 from tests.support.crews import Scripts
-from tests.support.scripted_conversation import talking
+from tests.support.scripted_conversation import play_turn, talking
+from tests.support.workbench import bodies_of
 
 CALLS: list[str] = []
 
@@ -357,8 +358,7 @@ async def test_no_prompt_shows_a_step() -> None:
         return await (await self.build_react()).run(payload)
 
     model = ScriptedModel(["Seven."])
-    async with talking(model, bundle=workflow(process)) as talk:
-        await talk.say("go")
+    await play_turn(model, bundle=workflow(process))
     assert "secret" not in str(model.requests[0])
 
 
@@ -431,12 +431,8 @@ async def test_the_time_of_the_agents_is_that_of_their_step() -> None:
     clock = FakeClock()
     bundle = Bundle(id="tea", workflow=Steps, tools=[look], agents=[READER])
     model = Scripts({"about tea.": [Call("tea.look"), "good"]})
-    async with talking(model, bundle=bundle, clock=clock) as talk:
-        await talk.say("go")
-        blocks = await talk.blocks()
-    assert [block.body.elapsed_ms for block in blocks if isinstance(block.body, tl.StepEnded)] == [
-        2_000.0
-    ]
+    _, blocks = await play_turn(model, bundle=bundle, clock=clock)
+    assert [body.elapsed_ms for body in bodies_of(blocks, tl.StepEnded)] == [2_000.0]
 
 
 async def test_a_fan_out_returns_the_results_in_order_and_a_failed_one_as_such() -> None:
@@ -570,7 +566,7 @@ async def test_a_message_after_the_question_of_an_agent_ends_the_turn_and_its_st
         await talk.say("go")
         await talk.say("never mind")
         blocks = await talk.blocks(turn="turn_1")
-    ends = [block.body for block in blocks if isinstance(block.body, tl.StepEnded)]
+    ends = bodies_of(blocks, tl.StepEnded)
     assert [end.status for end in ends] == ["interrupted"]
 
 
@@ -579,8 +575,7 @@ async def test_the_agents_of_a_workflow_share_the_budget_of_the_turn() -> None:
         results = await self.map("reader", ["about sencha", "about assam"])
         return await self.answer(", ".join(result.exit_reason for result in results))
 
-    async with talking(Scripts(scripts()), bundle=at_tea(process)) as talk:
-        result = await talk.say("go", max_tokens=300)
+    result, _ = await play_turn(Scripts(scripts()), bundle=at_tea(process), max_tokens=300)
     assert "budget" in result.answer
 
 

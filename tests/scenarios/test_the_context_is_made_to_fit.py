@@ -37,7 +37,15 @@ from loopline.testing.scripted import WINDOW, Entry
 from tests.support.crashing_log import Crashed, CrashingLog
 from tests.support.scenario_bundle import bundle, words
 from tests.support.scripted_conversation import talking
-from tests.support.workbench import at_work, bodies, decisions, shown, workbench
+from tests.support.workbench import (
+    at_work,
+    bodies,
+    bodies_of,
+    decisions,
+    run_turn,
+    shown,
+    workbench,
+)
 
 TOTAL = 5_000
 """Tokens that a request may have, in the window that most stories have."""
@@ -73,10 +81,9 @@ async def test_a_result_larger_than_the_whole_budget_is_shown_as_far_as_it_goes(
 async def test_a_turn_of_25_rounds_goes_on_although_it_is_larger_than_the_budget() -> None:
     calls = [Call("life.alone", size=3_000) for _ in range(25)]
     model = small([*calls, "Done."])
-    async with at_work(model, bundle) as talk:
-        result = await talk.say("count to 25", max_iterations=40)
-        starts = await bodies(talk, tl.RoundStart)
-        summaries = await bodies(talk, tl.RangeSummary)
+    result, blocks = await run_turn(model, bundle, text="count to 25", max_iterations=40)
+    starts = bodies_of(blocks, tl.RoundStart)
+    summaries = bodies_of(blocks, tl.RangeSummary)
     assert (result.answer, result.rounds) == ("Done.", 26)
     assert all(start.tokens <= TOTAL for start in starts)
     assert all("count to 25" in shown(request) for request in decisions(model))
@@ -108,10 +115,9 @@ async def test_a_plan_that_began_between_call_and_result_stays_on_the_tail() -> 
             "Done.",
         ]
     )
-    async with at_work(model, bundle) as talk:
-        await talk.say("go")
-        summaries = await bodies(talk, tl.RangeSummary)
-        starts = [b.seq for b in await talk.blocks() if isinstance(b.body, tl.RoundStart)]
+    _, blocks = await run_turn(model, bundle)
+    summaries = bodies_of(blocks, tl.RangeSummary)
+    starts = [b.seq for b in blocks if isinstance(b.body, tl.RoundStart)]
     assert summaries
     assert {summary.covers + 1 for summary in summaries} <= set(starts)
     for request in decisions(model)[1:]:
@@ -225,9 +231,8 @@ async def test_within_a_turn_a_summary_keeps_what_the_rounds_tried_unless_a_hint
     limits: Limits, hint: str, focus: str
 ) -> None:
     model = small([*[Call("life.alone", size=6_800) for _ in range(4)], "Done."], ["Goal."] * 3)
-    async with at_work(model, bundle) as talk:
-        await talk.say("go", **limits)
-        (summary, *_) = await bodies(talk, tl.RangeSummary)
+    _, blocks = await run_turn(model, bundle, **limits)
+    (summary, *_) = bodies_of(blocks, tl.RangeSummary)
     assert (summary.hint, summary.split) == (hint, True)
     assert focus in asked_for_summaries(model)[0].tail
 
@@ -297,9 +302,8 @@ async def test_what_is_hidden_gives_way_to_its_line_and_is_read_back() -> None:
             "Done.",
         ]
     )
-    async with at_work(model, bundle) as talk:
-        await talk.say("go")
-        starts = await bodies(talk, tl.RoundStart)
+    _, blocks = await run_turn(model, bundle)
+    starts = bodies_of(blocks, tl.RoundStart)
     text = words(1_000, 5)
     assert [text in shown(request) for request in model.requests] == [False, True, False, True]
     assert f'it was about herons\n[HIDDEN] react.read(["{REF}"])' in shown(model.requests[2])
@@ -320,10 +324,9 @@ async def test_what_is_hidden_gives_way_to_its_line_and_is_read_back() -> None:
 async def test_what_may_not_be_hidden_is_refused(path: str, editable: int, message: str) -> None:
     looks = [Say("note", Call("life.look", size=600, seed=number)) for number in range(6)]
     model = ScriptedModel([*looks, hide(path), "Done."])
-    async with at_work(model, bundle) as talk:
-        await talk.say("go", editable_tail_size_in_tokens=editable)
-        result = (await bodies(talk, tl.ToolResult))[-1]
-        starts = await bodies(talk, tl.RoundStart)
+    _, blocks = await run_turn(model, bundle, editable_tail_size_in_tokens=editable)
+    result = bodies_of(blocks, tl.ToolResult)[-1]
+    starts = bodies_of(blocks, tl.RoundStart)
     assert result.status == "error"
     assert message in result.text
     assert {start.opened_by for start in starts} == {"start", ""}
@@ -664,10 +667,9 @@ async def test_it_is_asked_once_more_in_a_smaller_form() -> None:
     model = ScriptedModel(
         [*LOOKS, Fail(ModelOverflow("too long", window=4_000)), "Done."], output_limit=1_000
     )
-    async with at_work(model) as talk:
-        result = await talk.say("go")
-        (learned,) = await bodies(talk, tl.ModelOverflowed)
-        starts = await bodies(talk, tl.RoundStart)
+    result, blocks = await run_turn(model)
+    (learned,) = bodies_of(blocks, tl.ModelOverflowed)
+    starts = bodies_of(blocks, tl.RoundStart)
     refused, asked = model.requests[-2:]
     assert (result.answer, result.rounds) == ("Done.", 7)
     assert size(asked) < size(refused)
@@ -681,8 +683,7 @@ async def test_a_turn_that_died_when_its_request_was_too_long_goes_on_with_a_sma
     overflow = Fail(ModelOverflow("too long", window=4_000))
     refusing = ScriptedModel([*LOOKS, overflow], output_limit=1_000)
     with pytest.raises(Crashed):
-        async with at_work(refusing, store=log) as talk:
-            await talk.say("go")
+        await run_turn(refusing, store=log)
     log.left = None
     async with at_work(ScriptedModel(["Done."], output_limit=1_000), store=log) as talk:
         before = [block.type for block in await talk.blocks()]
@@ -727,16 +728,14 @@ async def test_a_window_no_longer_than_a_reply_was_thought_to_be_has_room_for_bo
 async def test_when_it_is_too_long_again_the_turn_says_so() -> None:
     overflow = Fail(ModelOverflow("too long", window=4_000))
     model = ScriptedModel([*LOOKS, overflow, overflow], output_limit=1_000)
-    async with at_work(model) as talk:
-        result = await talk.say("go")
+    result, _ = await run_turn(model)
     assert (result.exit_reason, "too long" in result.error) == ("error", True)
 
 
 async def test_content_is_dropped_again_only_when_the_model_refuses_again(tmp_path: Path) -> None:
     store, limit = f"sqlite:///{tmp_path}/c.db", 4_000
     script: list[Entry] = [*LOOKS, Fail(ModelOverflow("too long", window=limit)), "Done."]
-    async with at_work(ScriptedModel(script, output_limit=1_000), store=store) as talk:
-        await talk.say("go")
+    await run_turn(ScriptedModel(script, output_limit=1_000), store=store)
     refusing: list[Entry] = [*LOOKS[:1], Fail(ModelOverflow("too long", window=limit)), *LOOKS[1:]]
     later = ScriptedModel([*refusing, "More."], output_limit=1_000)
     async with at_work(later, store=store) as talk:
@@ -750,15 +749,12 @@ async def test_content_is_dropped_again_only_when_the_model_refuses_again(tmp_pa
 async def test_a_larger_request_that_succeeds_raises_the_window_again(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/c.db"
     script: list[Entry] = [Fail(ModelOverflow("too long", window=4_000)), "Done."]
-    async with at_work(ScriptedModel(script, output_limit=3_500), store=store) as talk:
-        await talk.say("go")
+    await run_turn(ScriptedModel(script, output_limit=3_500), store=store)
     large = ScriptedModel([*LOOKS, "More."], output_limit=3_500)
-    async with at_work(large, store=store) as talk:
-        await talk.say("and")
-        before = tl.Timeline(await talk.blocks())
+    _, blocks = await run_turn(large, text="and", store=store)
+    before = tl.Timeline(blocks)
     later = ScriptedModel(["So."], output_limit=3_500)
-    async with at_work(later, store=store) as talk:
-        await talk.say("then")
+    await run_turn(later, text="then", store=store)
     assert large.requests[0].options.output_limit != 3_500
     assert before.overflows.by_model == {}
     assert later.requests[0].options.output_limit == 3_500
@@ -767,13 +763,11 @@ async def test_a_larger_request_that_succeeds_raises_the_window_again(tmp_path: 
 async def test_a_lesson_does_not_outlive_a_change_of_the_models_window(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/c.db"
     script: list[Entry] = [Fail(ModelOverflow("too long", window=4_000)), "Done."]
-    async with at_work(ScriptedModel(script, output_limit=3_500), store=store) as talk:
-        await talk.say("go")
+    await run_turn(ScriptedModel(script, output_limit=3_500), store=store)
     limits = list[int | None]()
     for window in (WINDOW, 16_000):
         model = ScriptedModel(["So."], window=window, output_limit=3_500)
-        async with at_work(model, store=store) as talk:
-            await talk.say("and")
+        await run_turn(model, text="and", store=store)
         limits.append(model.requests[0].options.output_limit)
     known, changed = limits
     assert known is not None

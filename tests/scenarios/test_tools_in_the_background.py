@@ -35,7 +35,7 @@ from loopline.testing.scripted import Entry as ScriptEntry
 from loopline.tools import ToolFunction
 from tests.support.crews import Scripts
 from tests.support.programs import bundle
-from tests.support.scripted_conversation import talking
+from tests.support.scripted_conversation import play_turn, talking
 from tests.support.warm_programs import warm_program
 
 CALLS: list[str] = []
@@ -498,9 +498,8 @@ async def test_a_harness_that_closes_ends_the_program_that_goes_on() -> None:
     ):
         await talk.say("go")
     model = ScriptedModel(["It was cut off."])
-    async with talking(model, bundle=bundle(), store=log) as talk:
-        await talk.say("And?")
-        [result] = results(await talk.blocks())
+    _, blocks = await play_turn(model, "And?", bundle=bundle(), store=log)
+    [result] = results(blocks)
     assert not result.ok
     assert "cut off, and is not begun again" in str(model.requests[0])
 
@@ -519,9 +518,8 @@ async def test_after_a_kill_the_next_turn_says_so_once_and_nothing_begins_again(
 
     async def turn(text: str) -> Sequence[tl.Block]:
         model = ScriptedModel([Say(text)])
-        async with talking(model, bundle=bundle(), store=store) as talk:
-            await talk.say(text)
-            return await talk.blocks()
+        _, blocks = await play_turn(model, text, bundle=bundle(), store=store)
+        return blocks
 
     assert results(await turn("Does it run?")) == []  # it does, in the other process
     process.kill()
@@ -580,9 +578,10 @@ async def found_behind_a_checkpoint(
         made = tl.checkpoint(timeline, timeline.seq, {})
         assert made is not None
         await log.append(key, [tl.Entry(body=made, turn=1)], seen=timeline.seq, term=term)
-    async with talking(["It was."], bundle=bundle(), store=log, clock=SystemClock()) as talk:
-        await talk.say("And?")
-        return made, timeline, results(await talk.blocks())
+    _, blocks = await play_turn(
+        ["It was."], "And?", bundle=bundle(), store=log, clock=SystemClock()
+    )
+    return made, timeline, results(blocks)
 
 
 async def test_work_that_was_begun_before_a_checkpoint_is_found_from_there() -> None:

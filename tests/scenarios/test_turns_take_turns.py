@@ -43,8 +43,8 @@ from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from tests.dialects.sample_conversation import begun
 from tests.support.playground import bundle as playground
 from tests.support.round_starts import round_start
-from tests.support.scripted_conversation import talking
-from tests.support.workbench import bodies
+from tests.support.scripted_conversation import play_turn, talking
+from tests.support.workbench import bodies_of
 
 
 async def waiting_at_the_lease(
@@ -276,9 +276,8 @@ async def test_whatever_a_bundle_does_wrong_closes_its_turn_and_names_the_place(
 
 
 async def test_a_second_answer_takes_the_place_of_the_first_and_both_are_kept() -> None:
-    async with talking([], bundle=Bundle(id="twice", workflow=Twice)) as talk:
-        result = await talk.say("go")
-        answers = [b.body.text for b in await talk.blocks() if isinstance(b.body, tl.Completion)]
+    result, blocks = await play_turn([], bundle=Bundle(id="twice", workflow=Twice))
+    answers = [b.body.text for b in blocks if isinstance(b.body, tl.Completion)]
     assert result.answer == "twice"
     assert answers == ["once", "twice"]
 
@@ -316,9 +315,8 @@ async def test_unknown_limits_are_refused_by_name(count: Any) -> None:
 
 
 async def test_a_header_says_what_the_turn_was_begun_with() -> None:
-    async with talking(["Yes."]) as talk:
-        await talk.say("go")
-        (header,) = await bodies(talk, tl.TurnHeader)
+    _, blocks = await play_turn(["Yes."])
+    (header,) = bodies_of(blocks, tl.TurnHeader)
     assert (header.bundle, header.model, header.protocol) == ("playground", "scripted", "native")
 
 

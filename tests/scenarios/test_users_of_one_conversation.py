@@ -37,6 +37,7 @@ from tests.support.workbench import (
     interrupted,
     results,
     roles,
+    run_turn,
     shown,
     types,
     workbench,
@@ -673,8 +674,7 @@ async def test_a_tool_that_asks_the_user_pauses_the_turn() -> None:
         events = await heard(talk, "go")
         (pending,) = await bodies(talk, tl.ToolPending)
         ends = await bodies(talk, tl.Exit)
-    async with at_work([Call("w.ask")]) as talk:
-        result = await talk.say("go")
+    result, _ = await run_turn([Call("w.ask")])
     (waiting,) = result.pending
     assert (result.exit_reason, result.ok) == ("paused", False)
     assert (waiting.call_id, waiting.tool, waiting.question) == ("c1", "w.ask", "Which one?")
@@ -769,8 +769,7 @@ STORY: list[Line] = [
 async def test_a_turn_that_is_cut_off_after_any_step_comes_to_the_same(kept: int) -> None:
     log, desk = CrashingLog(tl.MemoryLog(FakeClock()), kept), Desk()
     with pytest.raises(Crashed):
-        async with at_work(ScriptedModel(STORY), workbench(desk), store=log) as talk:
-            await talk.say("go")
+        await run_turn(ScriptedModel(STORY), workbench(desk), store=log)
     log.left = None
     async with at_work([], store=log) as talk:
         made = (await types(talk)).count("react.decision")
@@ -781,18 +780,15 @@ async def test_a_turn_that_is_cut_off_after_any_step_comes_to_the_same(kept: int
     assert desk.began.count("a") == 1
     assert ("interrupted" in statuses) is (kept in (4, 5))
     whole = ScriptedModel(STORY)
-    async with at_work(whole) as talk:
-        await talk.say("go")
+    await run_turn(whole)
     if kept not in (4, 5, 11):
         assert again.requests[-1].messages == whole.requests[-1].messages
 
 
 async def test_the_next_process_knows_what_was_said(tmp_path: Path) -> None:
     store, model = f"sqlite:///{tmp_path}/c.db", ScriptedModel(["Hello, Ann."])
-    async with at_work(["Hello."], store=store) as talk:
-        await talk.say("I am Ann")
-    async with at_work(model, store=store) as talk:
-        await talk.say("Who am I?")
+    await run_turn(["Hello."], text="I am Ann", store=store)
+    await run_turn(model, text="Who am I?", store=store)
     assert [text in shown(model.requests[0]) for text in ("I am Ann", "Hello.")] == [True, True]
 
 
@@ -802,8 +798,7 @@ async def test_a_call_that_was_cut_off_has_one_result_that_says_so() -> None:
         tl.MemoryLog(clock), 4
     )  # what was asked, round, calls, and the start of the write
     with pytest.raises(Crashed):
-        async with at_work(STORY, workbench(desk), store=log) as talk:
-            await talk.say("go")
+        await run_turn(STORY, workbench(desk), store=log)
     log.left, model = None, ScriptedModel(["Then no cake.", "More."])
     async with at_work(model, workbench(desk), store=log) as talk:
         await talk.resume()

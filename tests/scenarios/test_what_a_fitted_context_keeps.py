@@ -23,14 +23,16 @@ from loopline.testing import Call, Fail, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry as Scripted
 from tests.support.scenario import in_json
 from tests.support.scenario_bundle import bundle, words
-from tests.support.scripted_conversation import talking
+from tests.support.scripted_conversation import play_turn, talking
 from tests.support.workbench import (
     at_work,
     bodies,
+    bodies_of,
     decisions,
     heard,
     results,
     roles,
+    run_turn,
     shown,
 )
 
@@ -60,9 +62,7 @@ async def test_a_compaction_after_a_hide_leaves_no_cache_point_beyond_the_end() 
     talks: list[Scripted] = [Say(words(3_000, n), Call("life.look", size=10)) for n in range(6)]
     script = [*looks, hides, *talks, "Done."]
     model = ScriptedModel(script, window=7_000, output_limit=1_000)
-    async with talking(model, bundle=bundle) as talk:
-        await talk.say("go", max_iterations=40)
-        blocks = list(await talk.blocks())
+    _, blocks = await play_turn(model, bundle=bundle, max_iterations=40)
     causes = [b.body.opened_by for b in blocks if isinstance(b.body, tl.RoundStart)]
     assert causes.index("hide") < causes.index("compaction", causes.index("hide"))
     assert any(isinstance(block.body, tl.Hide) for block in blocks)
@@ -80,9 +80,8 @@ async def test_a_summary_in_the_protocol_of_decisions_is_read_as_one() -> None:
         window=6_000,
         output_limit=1_000,
     )
-    async with talking(script, bundle=bundle) as talk:
-        await talk.say("go", protocol="json")
-        texts = [b.body.text for b in await talk.blocks() if isinstance(b.body, tl.RangeSummary)]
+    _, blocks = await play_turn(script, bundle=bundle, protocol="json")
+    texts = [b.body.text for b in blocks if isinstance(b.body, tl.RangeSummary)]
     assert "Goal: count." in texts
     options = [request.options for request in script.requests if request.purpose == "summary"]
     assert {(item.protocol, item.allow_calls) for item in options} == {("native", False)}
@@ -94,9 +93,8 @@ async def test_a_summary_that_fails_leaves_the_text_of_the_one_before() -> None:
     script = ScriptedModel(
         [*busy(9, 6_000), "Done."], aux={"summary": aux}, window=6_000, output_limit=1_000
     )
-    async with talking(script, bundle=bundle) as talk:
-        await talk.say("go")
-        summaries = await bodies(talk, tl.RangeSummary)
+    _, blocks = await play_turn(script, bundle=bundle)
+    summaries = bodies_of(blocks, tl.RangeSummary)
     assert [item.text for item in summaries[:2]] == ["Goal: the first.", "Goal: the first."]
     assert [item.why for item in summaries[:2]] == ["", "no"]
 
@@ -133,8 +131,7 @@ async def test_memory_notes_stay_although_the_notes_around_them_are_cut() -> Non
     notes = f"{words(9_000)}\n[D] keep herons dry\n{words(9_000)}"
     script = [Say(notes, Call("life.alone", size=900)), *busy(1, 900), "Done."]
     model = ScriptedModel(script, window=4_500, output_limit=1_000)
-    async with talking(model, bundle=bundle) as talk:
-        await talk.say("go")
+    await play_turn(model, bundle=bundle)
     assert all("[D] keep herons dry" in shown(request) for request in model.requests[1:])
 
 
@@ -163,9 +160,7 @@ async def test_a_second_run_of_a_turn_asks_with_a_request_of_its_own() -> None:
             return await react.run(payload)
 
     model = ScriptedModel([Fail("not now"), "Now."])
-    async with talking(model, bundle=Bundle(id="twice", workflow=Twice)) as talk:
-        result = await talk.say("go")
-        blocks = list(await talk.blocks())
+    result, blocks = await play_turn(model, bundle=Bundle(id="twice", workflow=Twice))
     assert result.answer == "Now."
     sent = [again.messages for again in past_requests(tl.Timeline(blocks))]
     assert sent == [request.messages for request in model.requests]
@@ -231,9 +226,8 @@ async def test_rounds_of_an_older_renderer_are_shown_anew_and_known_as_inexact()
 
 async def test_room_is_made_for_the_answer_that_is_forced_at_the_limit() -> None:
     model = ScriptedModel([*busy(3, 9_000), "Forced."], window=6_000, output_limit=1_000)
-    async with talking(model, bundle=bundle) as talk:
-        result = await talk.say("go", max_iterations=3)
-        last = (await bodies(talk, tl.RoundStart))[-1]
+    result, blocks = await play_turn(model, bundle=bundle, max_iterations=3)
+    last = bodies_of(blocks, tl.RoundStart)[-1]
     assert (result.answer, result.exit_reason) == ("Forced.", "max_iterations")
     assert (last.purpose, last.opened_by) == ("answer", "compaction")
     assert last.tokens <= 5_000
@@ -263,8 +257,7 @@ async def test_base64_is_left_out_of_what_the_user_says_of_answers_and_of_argume
 async def test_arguments_of_a_running_turn_are_shown_whole_however_long() -> None:
     text = "green tea " * 400
     model = ScriptedModel([Call("w.command", text=text), "Done."])
-    async with at_work(model) as talk:
-        await talk.say("go")
+    await run_turn(model)
     [call] = [
         call
         for message in model.requests[1].messages
@@ -360,9 +353,7 @@ def commands(number: int, size: int = 2_000) -> list[Scripted]:
 
 async def test_another_process_folds_the_same_conversation(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/c.db"
-    async with at_work([Call("w.find", url="https://a.org"), "So [[S:1]]."], store=store) as talk:
-        await talk.say("go")
-        first = await talk.blocks()
+    _, first = await run_turn([Call("w.find", url="https://a.org"), "So [[S:1]]."], store=store)
     model = ScriptedModel(["Still [[S:1]]."])
     async with at_work(model, store=store) as talk:
         again = await talk.blocks()
@@ -391,8 +382,7 @@ async def test_a_summary_is_asked_for_only_when_clearing_is_not_enough() -> None
 @pytest.mark.parametrize("protocol", ["native", "json"])
 async def test_a_cleared_result_leaves_a_line_that_names_it(protocol: ProtocolName) -> None:
     model = small([*looks(6), "Done."])
-    async with at_work(model) as talk:
-        await talk.say("go", protocol=protocol)
+    await run_turn(model, protocol=protocol)
     texts = [str(message) for message in model.requests[-1].messages]
     shown_results = [text for text in texts if ".result" in text]
     assert "[CLEARED] tc:turn_1.c1.result of w.big" in shown_results[0]
@@ -405,8 +395,7 @@ async def test_a_cleared_result_leaves_a_line_that_names_it(protocol: ProtocolNa
 async def test_what_was_looked_up_goes_before_what_was_done() -> None:
     done = Call("w.command", text="kept " * 100)
     model = small([done, *looks(5), "Done."])
-    async with at_work(model) as talk:
-        await talk.say("go")
+    await run_turn(model)
     last = results(model.requests[-1])
     assert ("ran kept" in last[0].text, "[CLEARED]" in last[1].text) == (True, True)
 
@@ -440,10 +429,9 @@ async def test_the_model_is_told_when_something_was_dropped_and_only_then(
     number: int, dropped: bool
 ) -> None:
     model = small([*looks(number), "Done."])
-    async with at_work(model) as talk:
-        await talk.say("go")
-        notices = await bodies(talk, tl.SystemMessage)
-        opened_by = {start.opened_by for start in await bodies(talk, tl.RoundStart)}
+    _, blocks = await run_turn(model)
+    notices = bodies_of(blocks, tl.SystemMessage)
+    opened_by = {start.opened_by for start in bodies_of(blocks, tl.RoundStart)}
     assert (bool(notices), "compaction" in opened_by) == (dropped, dropped)
     assert ("[CLEARED]" in shown(model.requests[-1])) is dropped
     assert ("To make room" in shown(model.requests[-1])) is dropped
@@ -477,8 +465,7 @@ async def test_each_request_begins_with_the_one_before_and_marks_where() -> None
 
 async def test_the_board_is_new_in_each_round_and_never_kept() -> None:
     model = ScriptedModel([Call("react.plan", mode="new", steps=["look"]), "Later."])
-    async with at_work(model) as talk:
-        await talk.say("go")
+    await run_turn(model)
     first, second = model.requests
     boards = [item.tail.splitlines()[0] for item in (first, second)]
     assert boards == [f"ANNOUNCE — iteration {n} of 15, {15 - n} left" for n in (1, 2)]
@@ -512,9 +499,8 @@ async def test_a_question_stands_once_in_its_request() -> None:
 async def test_one_address_is_one_source_and_ranges_cite_several() -> None:
     urls = ["https://a.org", "https://A.org/", "https://b.org"]
     script: list[Scripted] = [Say("", *[Call("w.find", url=url) for url in urls]), "So [[S:1-2]]."]
-    async with at_work(script) as talk:
-        result = await talk.say("go")
-        pool = tl.Timeline(await talk.blocks()).pool
+    result, blocks = await run_turn(script)
+    pool = tl.Timeline(blocks).pool
     assert [source.url for source in pool.sources.values()] == ["https://a.org", "https://b.org"]
     assert len(result.sources) == 2
 

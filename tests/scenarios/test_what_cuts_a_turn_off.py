@@ -28,6 +28,8 @@ from tests.support.workbench import (
     at_work,
     begun,
     bodies,
+    bodies_of,
+    run_turn,
     said,
     shown,
     types,
@@ -325,9 +327,8 @@ class SteeredElsewhere(Summarizing):
 async def test_a_steer_that_was_read_with_a_decision_does_not_cut_the_summary_after_it() -> None:
     log = tl.MemoryLog(FakeClock())
     model = SteeredElsewhere(log)
-    async with at_work(model, workbench(max_iterations=30), store=log) as talk:
-        result = await talk.say("go")
-        written = await bodies(talk, tl.RangeSummary)
+    result, blocks = await run_turn(model, workbench(max_iterations=30), store=log)
+    written = bodies_of(blocks, tl.RangeSummary)
     assert (result.answer, len(model.decided)) == ("Stopped.", FULL + 2)
     assert len(written) == model.summaries == 1
 
@@ -339,12 +340,11 @@ async def test_a_deadline_ends_the_turn_without_waiting_for_the_summary() -> Non
         clock.advance(60)
 
     model = Summarizing(late)
-    async with at_work(
+    result, blocks = await run_turn(
         model, workbench(max_iterations=30, deadline_seconds=30), clock=clock
-    ) as talk:
-        result = await talk.say("go")
-        assert await bodies(talk, tl.RangeSummary) == []
-        (answer,) = await bodies(talk, tl.Completion)
+    )
+    assert bodies_of(blocks, tl.RangeSummary) == []
+    (answer,) = bodies_of(blocks, tl.Completion)
     assert (result.exit_reason, answer.flag, model.summaries) == ("deadline", "summary", 1)
 
 
@@ -509,9 +509,8 @@ async def test_a_wall_clock_that_leaps_brings_no_deadline(leap: float) -> None:
 
     clock.alarm(5, let_it_leap)
     script: list[Scripted] = [Call("w.sleep", seconds=10), Call("w.sleep", seconds=10), "Awake."]
-    async with at_work(script, workbench(desk, deadline_seconds=60), clock=clock) as talk:
-        result = await talk.say("go")
-        (end,) = await bodies(talk, tl.Exit)
+    result, blocks = await run_turn(script, workbench(desk, deadline_seconds=60), clock=clock)
+    (end,) = bodies_of(blocks, tl.Exit)
     assert (result.answer, end.elapsed_ms) == ("Awake.", 20_000)
 
 
@@ -522,8 +521,7 @@ async def test_what_a_turn_has_taken_is_known_in_the_next_process(
     desk, store = Desk(), f"sqlite:///{tmp_path}/c.db"
     bundle = workbench(desk, deadline_seconds=60)
     script: list[Scripted] = [Call("w.sleep", seconds=40), Call("w.ask")]
-    async with at_work(script, bundle, clock=desk.clock, store=store) as talk:
-        await talk.say("go")
+    await run_turn(script, bundle, clock=desk.clock, store=store)
     desk.clock.set(desk.clock.now() + timedelta(seconds=leap))
     script = [Call("w.sleep", seconds=15), "Awake."]
     async with at_work(script, bundle, clock=desk.clock, store=store) as talk:

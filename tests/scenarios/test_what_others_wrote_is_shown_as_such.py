@@ -25,7 +25,7 @@ from loopline.skills import Skill, Skills
 from loopline.testing import Call, ScriptedModel
 from loopline.tools import ChildTask, ToolSet
 from tests.support.round_starts import round_start
-from tests.support.scripted_conversation import talking
+from tests.support.scripted_conversation import play_turn, talking
 from tests.support.workbench import at_work, shown, workbench
 
 FORGED = """12 tins
@@ -71,8 +71,7 @@ async def test_a_result_holds_no_line_of_the_frame_and_nothing_of_the_protocol(
 
 async def test_a_result_in_the_trace_holds_no_line_of_the_frame() -> None:
     model = ScriptedModel([Call("play.look", text=FORGED), "Tea.", "Tea, then."])
-    async with talking(model) as talk:
-        await talk.say("go", answer_mode="synthesize")
+    await play_turn(model, answer_mode="synthesize")
     [shown] = [
         message.text
         for message in model.requests[-1].messages

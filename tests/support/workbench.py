@@ -216,8 +216,26 @@ def in_json(script: Sequence[Entry], **capabilities: Unpack[CapabilityChoices]) 
     return ScriptedModel(script, **chosen)
 
 
+async def run_turn(
+    model: str | Model | tuple[Model, ...] | list[Entry],
+    bundle: Bundle | None = None,
+    text: str = "go",
+    *,
+    clock: FakeClock | None = None,
+    store: str | TimelineLog = "memory:",
+    **limits: Unpack[Limits],
+) -> tuple[TurnResult, list[Block]]:
+    """Say the text in a conversation of its own; return the result, and all blocks."""
+    async with at_work(model, bundle, clock=clock, store=store) as talk:
+        return await talk.say(text, **limits), list(await talk.blocks())
+
+
+def bodies_of(blocks: Sequence[Block], kind: type[T]) -> list[T]:
+    return [block.body for block in blocks if isinstance(block.body, kind)]
+
+
 async def bodies(talk: Conversation, kind: type[T]) -> list[T]:
-    return [block.body for block in await talk.blocks() if isinstance(block.body, kind)]
+    return bodies_of(await talk.blocks(), kind)
 
 
 async def begun(talk: Conversation, kind: str = "react.round.start") -> None:

@@ -11,7 +11,7 @@ import pytest
 from loopline import Attachment, Bundle, Harness, Output, OutputFile, ToolContext, tool
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
-from tests.support.scripted_conversation import talking
+from tests.support.scripted_conversation import play_turn, talking
 
 
 def bundle(start: str = "latest", *tools: Callable[..., object]) -> Bundle:
@@ -83,8 +83,7 @@ async def test_a_turn_may_begin_without_the_files_of_earlier_ones() -> None:
 async def test_the_tail_names_the_files_that_there_are() -> None:
     script: list[Entry] = [Call("react.write", path="tea.md", content="one"), "Done."]
     model = ScriptedModel(script)
-    async with talking(model, bundle=bundle()) as talk:
-        await talk.say("go")
+    await play_turn(model, bundle=bundle())
     assert [request.tail.splitlines()[-1] for request in model.requests] == [
         "[WORKSPACE] empty",
         "[WORKSPACE] 1 file, 3 bytes: files/tea.md",
@@ -93,8 +92,7 @@ async def test_the_tail_names_the_files_that_there_are() -> None:
 
 async def test_nothing_is_offered_where_the_workspace_is_off() -> None:
     model = ScriptedModel(["Hello."])
-    async with talking(model, bundle=Bundle(id="plain")) as talk:
-        await talk.say("go")
+    await play_turn(model, bundle=Bundle(id="plain"))
     (request,) = model.requests
     assert not [spec.name for spec in request.tools if spec.name in ("react.write", "react.patch")]
     assert "[WORKSPACE]" not in request.tail

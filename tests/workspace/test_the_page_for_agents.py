@@ -12,7 +12,7 @@ from loopline.models import JsonObject
 from loopline.testing import Call, ScriptedModel
 from loopline.testing.scripted import Entry
 from tests.support.git_repositories import commit
-from tests.support.scripted_conversation import talking
+from tests.support.scripted_conversation import play_turn, talking
 
 
 def guide(repo: Path, *, on: bool = True) -> Bundle:
@@ -97,14 +97,12 @@ async def test_each_of_several_repositories_gives_its_page(tmp_path: Path) -> No
 
 async def test_nothing_is_given_unless_the_property_says_so(repo: Path) -> None:
     model = ScriptedModel(["Yes."])
-    async with talking(model, bundle=guide(repo, on=False)) as talk:
-        await talk.say("go")
+    await play_turn(model, bundle=guide(repo, on=False))
     assert "Be brief." not in model.requests[0].system
 
 
 async def test_nothing_is_given_where_there_is_no_page(tmp_path: Path) -> None:
     commit(tmp_path / "repo", {"docs/tea.md": "# Tea\n"})
     model = ScriptedModel(["Yes."])
-    async with talking(model, bundle=guide(tmp_path / "repo")) as talk:
-        await talk.say("go")
+    await play_turn(model, bundle=guide(tmp_path / "repo"))
     assert "AGENTS.md" not in model.requests[0].system

@@ -40,12 +40,12 @@ from loopline.testing import Call, FakeClock, ScriptedModel
 from tests.support.child_runs import EACH, Line
 from tests.support.crews import READER, WRITER, Scripts, crew_harness, desk, handoff
 from tests.support.forked_processes import forked
-from tests.support.scripted_conversation import talking
-from tests.support.workbench import bodies
+from tests.support.scripted_conversation import play_turn, talking
+from tests.support.workbench import bodies, bodies_of
 
 
 async def result_texts(talk: Conversation) -> list[str]:
-    return [b.body.text for b in await talk.blocks() if isinstance(b.body, tl.ToolResult)]
+    return [body.text for body in await bodies(talk, tl.ToolResult)]
 
 
 async def links(talk: Conversation) -> list[tl.RunChild]:
@@ -120,7 +120,7 @@ async def test_a_run_records_which_agent_it_is_and_what_its_definition_was() -> 
     assert {(link.agent, link.agent_digest) for link in (began, ended)} == {
         ("reader", READER.digest)
     }
-    [header] = [block.body for block in own if isinstance(block.body, tl.TurnHeader)]
+    [header] = bodies_of(own, tl.TurnHeader)
     assert (header.agent, header.agent_digest) == ("reader", READER.digest)
 
 
@@ -284,8 +284,7 @@ async def test_children_at_once_never_use_more_than_their_parent_has_left() -> N
     names = [f"Task {number}" for number in range(6)]
     tasks = [{"agent": "writer", "task": name} for name in names]
     model = Scripts({"Go": [Call("crew.parallel", tasks=tasks), "Ok."], **finished(names)})
-    async with talking(model, bundle=desk()) as talk:
-        result = await talk.say("Go", max_tokens=9_000)
+    result, _ = await play_turn(model, "Go", bundle=desk(), max_tokens=9_000)
     used = result.usage.input_tokens + result.usage.output_tokens
     assert used <= 9_000
 
@@ -397,7 +396,7 @@ async def test_an_agent_takes_the_conversation_over_in_the_same_turn_and_keeps_i
     assert after.options.reasoning_effort == "high"
     assert "crew.delegate" in names(before)
     assert "crew.delegate" not in names(after)
-    [switched] = [block.body for block in blocks if isinstance(block.body, tl.AgentSwitched)]
+    [switched] = bodies_of(blocks, tl.AgentSwitched)
     assert (switched.agent, switched.agent_digest) == ("expert", EXPERT.digest)
     headers = [(b.turn, b.body.agent) for b in blocks if isinstance(b.body, tl.TurnHeader)]
     assert headers == [(1, ""), (1, "expert"), (2, "expert")]
@@ -435,8 +434,7 @@ async def test_the_model_reads_that_an_agent_cannot_be_handed_the_conversation(
     model = ScriptedModel(
         [Call("crew.hand_over", agent="expert"), Call("crew.hand_over", agent=named), "Ok."]
     )
-    async with talking(model, bundle=desk(*agents)) as talk:
-        result = await talk.say("How deep is it?")
+    result, _ = await play_turn(model, "How deep is it?", bundle=desk(*agents))
     assert result.answer == "Ok."
     assert problem in str(model.requests[-1].messages[-1])
 
@@ -444,11 +442,9 @@ async def test_the_model_reads_that_an_agent_cannot_be_handed_the_conversation(
 async def test_another_process_knows_who_leads(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/talk.db"
     first = ScriptedModel([Call("crew.hand_over", agent="expert"), "90 m."])
-    async with talking(first, bundle=desk(EXPERT), store=store) as talk:
-        await talk.say("How deep is it?")
+    await play_turn(first, "How deep is it?", bundle=desk(EXPERT), store=store)
     model = ScriptedModel(["Cold."])
-    async with talking(model, bundle=desk(EXPERT), store=store) as talk:
-        await talk.say("And how warm?")
+    await play_turn(model, "And how warm?", bundle=desk(EXPERT), store=store)
     assert "You know lakes." in model.requests[0].system
 
 
@@ -458,15 +454,13 @@ async def test_an_agent_that_the_bundle_no_longer_has_leads_nothing() -> None:
         desk(EXPERT), store="memory:", model=model, clock=FakeClock()
     ) as harness:
         await harness.conversation("c").say("How deep is it?")
-        async with talking(model, bundle=desk(OTHER), store=harness.log) as talk:
-            await talk.say("And how warm?")
+        await play_turn(model, "And how warm?", bundle=desk(OTHER), store=harness.log)
     assert "Have agents work." in model.requests[-1].system
 
 
 async def test_without_agents_that_lead_nothing_can_be_handed_over() -> None:
     model = ScriptedModel(["Ok."])
-    async with talking(model, bundle=desk(WRITER)) as talk:
-        await talk.say("Go")
+    await play_turn(model, "Go", bundle=desk(WRITER))
     assert "crew.hand_over" not in names(model.requests[0])
 
 
@@ -535,7 +529,7 @@ async def test_a_lesson_of_a_run_that_failed_is_written_and_found_by_memory_sear
         blocks = list(await talk.blocks())
         [hit] = await harness.memory.search("depth", user="local", targets=["lesson"])
         [read] = await talk.read([hit.ref])
-    [lesson] = [block.body for block in blocks if isinstance(block.body, tl.Lesson)]
+    [lesson] = bodies_of(blocks, tl.Lesson)
     assert (result.answer, lesson.trigger, lesson.agent) == ("Ok.", "error", "reader")
     assert lesson.mistake == "It guessed the depth"
     assert lesson.tags == ("lake", "depth", "reflexion", "trigger:error")
@@ -639,9 +633,7 @@ async def test_a_lesson_that_a_kill_took_is_written_by_the_next_process(
     async with Harness.open(learning(), store=store, model=failing([LESSON])) as harness:
         assert await harness.drain(30)
         blocks = await harness.conversation("c").blocks()
-    assert [b.body.correction for b in blocks if isinstance(b.body, tl.Lesson)] == [
-        "Look the depth up first"
-    ]
+    assert [body.correction for body in bodies_of(blocks, tl.Lesson)] == ["Look the depth up first"]
 
 
 async def test_a_discrepancy_is_learnt_from() -> None:
@@ -771,7 +763,7 @@ HEADER = tl.TurnHeader(bundle="desk", model="scripted", protocol="native")
 
 
 async def written(log: tl.MemoryLog) -> list[tl.Lesson]:
-    return [block.body for block in await log.read(TALK) if isinstance(block.body, tl.Lesson)]
+    return bodies_of(await log.read(TALK), tl.Lesson)
 
 
 async def test_a_lesson_that_could_not_be_recorded_is_written_after_a_later_turn() -> None:

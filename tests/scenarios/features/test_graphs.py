@@ -22,8 +22,8 @@ from loopline.testing.clock import BEGINNING
 from loopline.tools import ToolFunction
 from tests.support.child_runs import Line
 from tests.support.crews import Scripts, find
-from tests.support.scripted_conversation import talking
-from tests.support.workbench import bodies
+from tests.support.scripted_conversation import play_turn, talking
+from tests.support.workbench import bodies_of
 
 
 def step(id: str, *needed: str, **hints: str) -> dict[str, object]:
@@ -60,11 +60,10 @@ async def run(
     model: Scripts, max_workers: int = 5
 ) -> tuple[str, list[tl.CrewGraph], list[tl.Plan], list[tl.RunChild]]:
     """Run a graph; return the result, and what was recorded."""
-    async with talking(model, bundle=graphs(max_workers)) as talk:
-        await talk.say("Begin")
-        [result] = await bodies(talk, tl.ToolResult)
-        recorded, plans = await bodies(talk, tl.CrewGraph), await bodies(talk, tl.Plan)
-        return result.text, recorded, plans, await bodies(talk, tl.RunChild)
+    _, blocks = await play_turn(model, "Begin", bundle=graphs(max_workers))
+    [result] = bodies_of(blocks, tl.ToolResult)
+    recorded, plans = bodies_of(blocks, tl.CrewGraph), bodies_of(blocks, tl.Plan)
+    return result.text, recorded, plans, bodies_of(blocks, tl.RunChild)
 
 
 def hanging() -> tuple[ToolFunction[..., Any], asyncio.Event]:
@@ -181,9 +180,8 @@ async def test_a_graph_that_is_planned_again_shows_its_new_steps_and_never_the_o
             "Ok.",
         ]
     )
-    async with talking(model, bundle=graphs()) as talk:
-        await talk.say("Begin")
-        found = [block.body for block in await talk.blocks()]
+    _, blocks = await play_turn(model, "Begin", bundle=graphs())
+    found = [block.body for block in blocks]
     again = [body for body in found if isinstance(body, tl.CrewGraph) and body.attempt == 2]
     assert {tuple(item.id for item in graph.steps) for graph in again} == {(), ("b", "c")}
     plans = {
@@ -291,8 +289,7 @@ async def test_a_result_of_the_background_is_nothing_that_the_user_has_said() ->
         plan_of(step("a")), analysis(False, "", "the rest"), a=[Call("desk.deliver"), "done"]
     )
     bundle = Bundle(id="desk", tools=[deliver], graph=GraphOptions(max_replans=0))
-    async with talking(model, bundle=bundle, store=log) as talk:
-        await talk.say("Begin")
+    await play_turn(model, "Begin", bundle=bundle, store=log)
     assert len(model.requests["Plan how"]) == 1
 
 
@@ -312,8 +309,7 @@ async def cached_lookups(cached: tuple[str, ...], tasks: Mapping[str, Sequence[L
 
     model = scripts(plan_of(*map(step, tasks)), analysis(True, "Done."), **tasks)
     bundle = Bundle(id="desk", tools=[look], graph=GraphOptions(cached=cached))
-    async with talking(model, bundle=bundle) as talk:
-        await talk.say("Begin")
+    await play_turn(model, "Begin", bundle=bundle)
     return names
 
 

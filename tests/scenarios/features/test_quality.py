@@ -39,7 +39,7 @@ from tests.bench.quality import QUALITIES, row
 from tests.docs.pages import ROOT
 from tests.support.child_runs import Line
 from tests.support.crews import AGENTS, READER, Scripts, desk, find
-from tests.support.scripted_conversation import talking
+from tests.support.scripted_conversation import play_turn, talking
 from tests.support.vectors_in_memory import WordEmbedder
 
 CALL = AgentCall(agent="reader", task="Read")
@@ -574,9 +574,8 @@ async def test_from_end_to_end_a_wrong_answer_of_an_agent_is_flagged_for_its_cal
         }
     )
     bundle = replace(desk(), quality=Quality(verify=Verify()))
-    async with talking(model, bundle=bundle) as talk:
-        await talk.say("Go")
-        [text] = [b.body.text for b in await talk.blocks() if isinstance(b.body, ToolResult)]
+    _, blocks = await play_turn(model, "Go", bundle=bundle)
+    [text] = [b.body.text for b in blocks if isinstance(b.body, ToolResult)]
     assert "verified_with_discrepancy: True" in text
     assert "9 m, not 90 m" in text
     assert "9 m" not in model.prompt_of("How deep?")
@@ -826,9 +825,8 @@ async def test_a_draft_is_refined_and_verified_before_it_is_the_answer() -> None
         }
     )
     bundle = own(Quality(refine=Refine(), verify=Verify(rewrite=True)))
-    async with talking(model, bundle=bundle) as talk:
-        result = await talk.say("Go")
-        bodies = [block.body for block in await talk.blocks()]
+    result, blocks = await play_turn(model, "Go", bundle=bundle)
+    bodies = [block.body for block in blocks]
     assert result.answer == "90 m deep."
     assert [body.text for body in bodies if isinstance(body, Draft)] == [LONG]
     assert [body.text for body in bodies if isinstance(body, Completion)] == ["90 m deep."]

@@ -31,7 +31,7 @@ from loopline.testing.scripted import Entry
 from loopline.timeline import ArtifactKept, Block, Effect, SourceAdded, ToolResult, ToolsSelected
 from tests.mcp.served import Served, plain
 from tests.support import playground
-from tests.support.scripted_conversation import talking
+from tests.support.scripted_conversation import play_turn
 from tests.support.workbench import (
     THIRTEEN,
     TWELVE,
@@ -39,11 +39,12 @@ from tests.support.workbench import (
     at_work,
     begun,
     bodies,
+    bodies_of,
     heard,
     in_json,
     results,
+    run_turn,
     shown,
-    types,
     workbench,
 )
 
@@ -131,8 +132,7 @@ async def test_of_calls_that_run_at_once_each_result_is_heard_as_it_comes() -> N
 
 async def test_without_own_tools_there_are_only_those_of_the_loop_and_none_is_forced() -> None:
     model = ScriptedModel(["Done."])
-    async with at_work(model, workbench(tools=[])) as talk:
-        await talk.say("go")
+    await run_turn(model, workbench(tools=[]))
     (request,) = model.requests
     assert {tool.name.partition(".")[0] for tool in request.tools} == {"react"}
     assert request.options.force_tool == ""
@@ -199,8 +199,7 @@ async def test_calls_that_need_leave_ask_one_after_another() -> None:
 
 async def test_a_tool_that_is_not_among_the_allowed_ones_is_never_run() -> None:
     desk, model = Desk(), ScriptedModel([Call("w.command", text="x"), "Done."])
-    async with at_work(model, workbench(desk, tools=["w.look"])) as talk:
-        await talk.say("go")
+    await run_turn(model, workbench(desk, tools=["w.look"]))
     (said,) = results(model.requests[1])
     assert ("no tool 'w.command'" in said.text, said.ok, desk.began) == (True, False, [])
 
@@ -208,9 +207,8 @@ async def test_a_tool_that_is_not_among_the_allowed_ones_is_never_run() -> None:
 async def test_a_call_that_failed_three_times_is_not_run_again_with_these_arguments() -> None:
     script: list[Entry] = [*[Call("w.fail", message="x")] * 4, Call("w.fail", message="y")]
     guards = [block_repeated_failures()]
-    async with at_work([*script, "Done."], workbench(guards=guards)) as talk:
-        await talk.say("go")
-        rows = [(result.status, result.text) for result in await bodies(talk, ToolResult)]
+    _, blocks = await run_turn([*script, "Done."], workbench(guards=guards))
+    rows = [(result.status, result.text) for result in bodies_of(blocks, ToolResult)]
     assert rows[:3] == [("error", "x")] * 3
     assert rows[3][0] == "denied"
     assert rows[3][1].startswith("w.fail failed 3 times with these arguments")
@@ -229,18 +227,16 @@ async def test_what_failed_in_another_turn_may_be_tried_again() -> None:
 async def test_guards_stand_around_a_call_in_their_order() -> None:
     desk, model = Desk(), ScriptedModel([Call("w.look", text="tea"), "Done."])
     outer, inner = Policy(change="cake", mark=">"), Policy(mark="<")
-    async with at_work(model, workbench(desk, guards=[outer, inner])) as talk:
-        await talk.say("go")
-        (result,) = await bodies(talk, ToolResult)
+    _, blocks = await run_turn(model, workbench(desk, guards=[outer, inner]))
+    (result,) = bodies_of(blocks, ToolResult)
     assert (result.text, result.ran_with) == ("seen cake<>", {"text": "cake"})
     assert (desk.began, inner.seen) == (["cake"], ["w.look cake"])
 
 
 async def test_a_tool_has_its_context_and_a_result_its_sources() -> None:
     model = ScriptedModel([Call("w.find", url="https://a.org"), "It is so [[S:1]]."])
-    async with at_work(model) as talk:
-        result = await talk.say("go")
-        (added,) = await bodies(talk, SourceAdded)
+    result, blocks = await run_turn(model)
+    (added,) = bodies_of(blocks, SourceAdded)
     assert "[[S:1]] https://a.org" in results(model.requests[1])[0].text
     assert (added.sid, [source.url for source in result.sources]) == (1, ["https://a.org"])
 
@@ -268,12 +264,10 @@ def choosing(*picked: Entry) -> ScriptedModel:
 
 async def test_of_more_than_twelve_tools_at_most_six_are_chosen() -> None:
     few, many = choosing(), choosing(Call("select_tools", tools=THIRTEEN[:8]))
-    async with at_work(few, workbench(tools=TWELVE)) as talk:
-        await talk.say("go", select_tools=True)
-    async with at_work(many, workbench(tools=THIRTEEN)) as talk:
-        await talk.say("go", select_tools=True)
-        order = await types(talk)
-        (selected,) = await bodies(talk, ToolsSelected)
+    await run_turn(few, workbench(tools=TWELVE), select_tools=True)
+    _, blocks = await run_turn(many, workbench(tools=THIRTEEN), select_tools=True)
+    order = [block.type for block in blocks]
+    (selected,) = bodies_of(blocks, ToolsSelected)
     assert order.index("react.tools") < order.index("react.round.start")
     assert selected.names == ("react.plan", "react.read", "react.hide", *THIRTEEN[:6])
     assert [request.purpose for request in few.requests] == ["decision"]
@@ -284,9 +278,8 @@ async def test_of_more_than_twelve_tools_at_most_six_are_chosen() -> None:
 
 async def test_a_choice_that_fails_leaves_all_tools() -> None:
     model = choosing(*[Raw("garbage")] * 3)
-    async with at_work(model, workbench(tools=THIRTEEN)) as talk:
-        await talk.say("go", select_tools=True)
-        (selected,) = await bodies(talk, ToolsSelected)
+    _, blocks = await run_turn(model, workbench(tools=THIRTEEN), select_tools=True)
+    (selected,) = bodies_of(blocks, ToolsSelected)
     assert len(model.requests[-1].tools) == 16
     assert (len(selected.names), selected.why != "") == (16, True)
 
@@ -300,8 +293,7 @@ async def test_a_tool_that_was_not_chosen_is_brought_in_when_asked_for() -> None
     def names(prompt: Prompt) -> list[str]:
         return [tool.name for tool in prompt.tools if tool.name.startswith("w.")]
 
-    async with at_work(model, workbench(tools=THIRTEEN)) as talk:
-        await talk.say("go", select_tools=True)
+    await run_turn(model, workbench(tools=THIRTEEN), select_tools=True)
     assert [names(request) for request in model.requests[1:3]] == [
         ["w.look"],
         ["w.look", "w.count"],
@@ -315,8 +307,7 @@ async def test_a_tool_that_was_not_chosen_is_not_run_by_guessing_its_name() -> N
         [Call("w.command", text="x"), "Done."],
         aux={"selection": [Call("select_tools", tools=["w.look"])]},
     )
-    async with at_work(model, workbench(desk, tools=THIRTEEN)) as talk:
-        await talk.say("go", select_tools=True)
+    await run_turn(model, workbench(desk, tools=THIRTEEN), select_tools=True)
     [refused] = results(model.requests[-1])
     assert (desk.began, refused.ok) == ([], False)
     assert refused.text.endswith("is not offered yet: bring it in with react.request_tools")
@@ -664,9 +655,7 @@ LOOKS = [Call("play.look", text="one"), Call("play.look", text="two")]
 @pytest.mark.parametrize("looks", [LOOKS, [Say("", *LOOKS)]], ids=["two rounds", "one round"])
 async def test_in_a_turn_the_model_reads_why_a_call_did_not_run(looks: list[Entry]) -> None:
     script: list[Entry] = [Call("play.alone", text="x"), *looks, "Done."]
-    async with talking(script, bundle=GUARDED) as talk:
-        await talk.say("Go.")
-        blocks = await talk.blocks()
+    _, blocks = await play_turn(script, "Go.", bundle=GUARDED)
     found = [block.body for block in blocks if isinstance(block.body, ToolResult)]
     results = sorted(found, key=lambda result: result.call_id)
     assert [(result.tool, result.status) for result in results] == [
@@ -691,9 +680,8 @@ class Redacting:
 @pytest.mark.parametrize("way", ["w.fail", "w.crash"])
 async def test_what_a_guard_leaves_out_is_in_no_error_either(way: str) -> None:
     model = ScriptedModel([Call("w.fail", message="the key is s3cret"), Call(way), "Done."])
-    async with at_work(model, workbench(guards=[Redacting()])) as talk:
-        await talk.say("go")
-        ends = [(result.status, result.text) for result in await bodies(talk, ToolResult)]
+    _, blocks = await run_turn(model, workbench(guards=[Redacting()]))
+    ends = [(result.status, result.text) for result in bodies_of(blocks, ToolResult)]
     assert ends[0] == ("error", "the key is ***")
     assert ends[1][0] == "error"
     assert not any("s3cret" in str(request.messages[-1]) for request in model.requests)
@@ -706,9 +694,8 @@ class Breaking(Redacting):
 
 async def test_an_error_that_a_guard_breaks_over_is_not_shown() -> None:
     model = ScriptedModel([Call("w.fail", message="s3cret"), "Done."])
-    async with at_work(model, workbench(guards=[Breaking()])) as talk:
-        await talk.say("go")
-        (end,) = await bodies(talk, ToolResult)
+    _, blocks = await run_turn(model, workbench(guards=[Breaking()]))
+    (end,) = bodies_of(blocks, ToolResult)
     assert (end.status, end.text) == (
         "error",
         "A guard of this bundle broke over this result: it is not shown.",
@@ -719,9 +706,8 @@ async def test_each_section_of_a_result_is_looked_over() -> None:
     page = Call("w.page", name="s3cret")
     read = Call("react.read", paths=["ar:turn_1.artifacts.c1@1"])
     model = ScriptedModel([page, read, "Done."])
-    async with at_work(model, workbench(guards=[Redacting()])) as talk:
-        await talk.say("go")
-        made, end = await bodies(talk, ToolResult)
+    _, blocks = await run_turn(model, workbench(guards=[Redacting()]))
+    made, end = bodies_of(blocks, ToolResult)
     assert "the page *** was made" in made.text
     assert "<b>***</b>" in end.text
     assert "s3cret" not in end.text

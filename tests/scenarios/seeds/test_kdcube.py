@@ -13,7 +13,7 @@ from loopline.models import ToolCall
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import Plan, PlanAck, Timeline
-from tests.support.workbench import at_work, bodies, results, shown, workbench
+from tests.support.workbench import at_work, bodies_of, results, run_turn, shown, workbench
 
 
 def new_plan(*steps: str) -> ToolCall:
@@ -160,8 +160,7 @@ class PlainSpace(Space):
 async def test_knowledge_is_searched_read_and_cited(workflow: type[BaseWorkflow]) -> None:
     search = Call("react.search_knowledge", query="tea", limit=1)
     model = ScriptedModel([search, Call("react.read", paths=["ks:docs/tea.md"]), "So [[S:1]]."])
-    async with at_work(model, Bundle(id="space", workflow=workflow)) as talk:
-        result = await talk.say("go")
+    result, _ = await run_turn(model, Bundle(id="space", workflow=workflow))
     found, read = (item.text for item in results(model.requests[-1]))
     assert ("1 passage" in found, "the whole of tea" in read) == (True, True)
     assert "[[S:1]] tea — ks:docs/tea.md@aaaa" in found
@@ -195,9 +194,8 @@ async def test_marks_in_the_notes_change_the_current_plan_alone() -> None:
         Say("✓ [1] done\n✗ [2] failed\n… [3] at it\n□ [4] open", Call("w.look")),
         "Done.",
     ]
-    async with at_work(script) as talk:
-        await talk.say("go")
-        old, new = Timeline(await talk.blocks()).plans.latest.values()
+    _, blocks = await run_turn(script)
+    old, new = Timeline(blocks).plans.latest.values()
     assert old.step_status == {}
     assert {**new.step_status, "4": "pending"} == {
         "1": "done",
@@ -212,16 +210,14 @@ async def test_a_round_that_changes_a_plan_acknowledges_nothing() -> None:
         steps = ["other"] if mode in ("new", "replace") else []
         plan_id = "" if mode == "new" else "plan:turn_1:c1"
         change = Say("✓ [1] done", plan(mode, *steps, plan_id=plan_id))
-        async with at_work([plan("new", "look"), change, "Done."]) as talk:
-            await talk.say("go")
-            assert await bodies(talk, PlanAck) == []
-            assert all(plan.snapshot.step_status == {} for plan in await bodies(talk, Plan))
+        _, blocks = await run_turn([plan("new", "look"), change, "Done."])
+        assert bodies_of(blocks, PlanAck) == []
+        assert all(plan.snapshot.step_status == {} for plan in bodies_of(blocks, Plan))
 
 
 async def test_the_last_four_open_plans_are_announced() -> None:
     model = ScriptedModel([*[plan("new", f"step {n}") for n in range(1, 7)], "Done."])
-    async with at_work(model) as talk:
-        await talk.say("go")
+    await run_turn(model)
     board = model.requests[-1].tail
     assert [f"plan:turn_1:c{n}" in board for n in range(1, 7)] == [False, False, *[True] * 4]
     assert "plan_id=plan:turn_1:c6 (current)" in board
@@ -231,8 +227,7 @@ async def test_the_last_four_open_plans_are_announced() -> None:
 async def test_after_calls_that_fail_the_model_is_told_and_more_firmly() -> None:
     replies = [Say("", Call("w.fail", message=f"{n}"), Call("w.look")) for n in range(3)]
     model = ScriptedModel([*replies, "Sorry."])
-    async with at_work(model, workbench(failure_reflection=True)) as talk:
-        await talk.say("go")
+    await run_turn(model, workbench(failure_reflection=True))
     rows = [
         (
             shown(request).count("Some calls failed: w.fail."),
