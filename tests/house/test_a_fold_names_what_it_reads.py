@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
-import pytest
-
 from loopline.timeline import Body
 from tests.house.tree import SDK, python_files, tree
+from tests.support.rows import each_row
 
 BODIES = {kind.__name__ for kind in get_args(Body)}
 HOMES = ("blocks", "bodies", "timeline", "tl")
@@ -83,8 +82,7 @@ def where(path: Path) -> str:
     return path.relative_to(SDK).as_posix()
 
 
-@pytest.mark.parametrize(
-    ("arms", "expected"),
+@each_row(
     [
         ("case Exit(): pass\n  case _: pass", True),
         ("case Ended(): pass\n  case _: pass", True),
@@ -96,7 +94,7 @@ def where(path: Path) -> str:
         ("case Exit(): pass\n  case _ if late: pass", False),
         ("case Exit() | Notes(): pass", False),
         ("case Draft(): pass\n  case _: pass", False),
-    ],
+    ]
 )
 def test_a_default_arm_is_noticed(arms: str, expected: bool) -> None:
     imports = "from loopline.timeline import Block, Exit, Notes, Exit as Ended"

@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import get_args
 
@@ -15,6 +16,7 @@ from loopline.events import DialectName
 from loopline.models import Json, JsonObject
 from tests.docs.pages import ROOT
 from tests.house.tree import functions
+from tests.support.rows import each_row
 
 PAGE = ROOT / "docs" / "internals" / "dialect-events.md"
 GOLDEN = ROOT / "tests" / "dialects" / "golden"
@@ -104,6 +106,7 @@ def unsaid() -> list[tuple[str, str]]:
     ]
 
 
+@cache
 def written(seed: str) -> list[JsonObject]:
     """The records of the seed's golden."""
     lines = (GOLDEN / f"{seed}.jsonl").read_text("utf-8").splitlines()
@@ -113,18 +116,18 @@ def written(seed: str) -> list[JsonObject]:
 ROWS = rows()
 
 
-@pytest.mark.parametrize("row", ROWS, ids=str)
+@each_row(ROWS)
 def test_an_event_of_a_seed_is_told_with_its_keys(row: Row) -> None:
     assert any(row.is_told_by(record) for record in written(row.seed))
 
 
-@pytest.mark.parametrize("row", ROWS, ids=str)
+@each_row(ROWS)
 def test_an_event_of_a_seed_has_a_test(row: Row) -> None:
     name = f"test_{row.sentence.replace(' ', '_')}"
     assert name in [function.name for function in functions(row.path)]
 
 
-@pytest.mark.parametrize(("seed", "name"), NAMES)
+@each_row(NAMES)
 def test_every_event_of_a_seed_has_a_row_or_a_reason_why_it_has_none(seed: str, name: str) -> None:
     told = [row for row in ROWS if row.seed == seed and name in {row.event, *row.keys.values()}]
     assert bool(told) != ((seed, name) in unsaid())

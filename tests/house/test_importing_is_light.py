@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
-import pytest
 
 from loopline import BaseWorkflow, Bundle, Harness
 from loopline.cli.app import LazyCommand, app
 from loopline.testing import Say, ScriptedModel
+from tests.support.rows import each_row
 
 HEAVY = {
     *{"aiosqlite", "click", "git", "httpx", "httpx2", "mcp", "numpy", "pydantic", "pydantic_ai"},
@@ -109,7 +109,7 @@ def commands(group: click.Group) -> Iterator[LazyCommand]:
             yield command
 
 
-@pytest.mark.parametrize("command", [*commands(app)], ids=lambda command: command.function)
+@each_row([*commands(app)])
 def test_the_help_of_a_command_says_what_its_function_does(command: LazyCommand) -> None:
     assert command.help == command.load().help
 

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
-import pytest
-
 from tests.house.tree import functions, place, python_files, tree
+from tests.support.rows import each_row
 
 _CONTENTLESS = """
 one ones other others another same such part_ kin each every none_ whole all_ both any_ rest more most less least
@@ -121,10 +120,7 @@ def test_the_docstring_of_a_function_begins_with_a_verb() -> None:
     ] == []
 
 
-@pytest.mark.parametrize(
-    "code",
-    ["one = 1", "for found in x: pass", "def f(said): pass", "class _Told: pass\ntold = 1"],
-)
+@each_row(["one = 1", "for found in x: pass", "def f(said): pass", "class _Told: pass\ntold = 1"])
 def test_a_name_that_says_nothing_is_noticed(code: str) -> None:
     assert len(contentless(ast.parse(code))) == 1
 
@@ -133,9 +129,7 @@ def test_attributes_of_others_and_reads_are_no_names() -> None:
     assert contentless(ast.parse("call.found = one\nprint(told)")) == []
 
 
-@pytest.mark.parametrize(
-    ("stem", "gerund"), [("hearing", True), ("testing", False), ("string", False), ("retry", False)]
-)
+@each_row([("hearing", True), ("testing", False), ("string", False), ("retry", False)])
 def test_a_gerund_is_told_from_a_noun(stem: str, gerund: bool) -> None:
     assert is_gerund(stem) is gerund
 
@@ -144,9 +138,8 @@ def test_a_lookup_is_counted_whatever_its_quotes() -> None:
     assert lookups("a.get('b') or a.get(\n    \"c\", 1) or a.get(key)") == 2
 
 
-@pytest.mark.parametrize(
-    ("docstring", "imperative"),
-    [("Return it.", True), ("The value.", False), ("What it is.", False), ("`Read` it.", True)],
+@each_row(
+    [("Return it.", True), ("The value.", False), ("What it is.", False), ("`Read` it.", True)]
 )
 def test_an_imperative_is_told_from_a_noun(docstring: str, imperative: bool) -> None:
     assert is_imperative(docstring) is imperative

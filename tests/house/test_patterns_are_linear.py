@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from functools import cache, partial
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,6 +21,7 @@ from loopline.refs import encode
 from loopline.search.index import QueryTerm
 from tests.house.tree import SDK, place, python_files, tree
 from tests.support.examples import sampled
+from tests.support.rows import each_row
 from tests.support.slow_patterns import attacks, superlinear
 
 ANCHORED = frozenset({"match", "fullmatch"})
@@ -199,8 +201,7 @@ def with_functions(node: ast.AST, outer: str) -> Iterator[tuple[str, ast.AST]]:
                 yield from with_functions(inner, outer)
 
 
-@pytest.mark.parametrize("name", MADE_AT_RUN_TIME)
-@pytest.mark.parametrize("word", WORDS)
+@each_row(product(MADE_AT_RUN_TIME, WORDS))
 def test_a_pattern_of_a_word_costs_as_much_as_a_text_is_long(name: str, word: str) -> None:
     search = MADE_AT_RUN_TIME[name]
     for character in ("a", word, "\\", "%25"):

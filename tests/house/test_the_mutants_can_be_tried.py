@@ -12,11 +12,12 @@ from tests.bench.mutants.named import NAMED, AnchorGone, Named
 from tests.bench.mutants.trial import Copy, Coverage, tried
 from tests.docs.pages import ROOT
 from tests.house.tree import SDK
+from tests.support.rows import each_row
 
 LAW = "tests/laws/test_plans.py"
 
 
-@pytest.mark.parametrize("named", NAMED, ids=lambda named: named.fault.replace(" ", "_"))
+@each_row(NAMED)
 def test_a_named_mutant_can_still_be_made(named: Named) -> None:
     mutant = named.mutant(SDK)
     source = (SDK / mutant.path).read_bytes()

@@ -17,11 +17,12 @@ from loopline.timeline.codec import decode_full
 from tests.strategies import bodies_of, unknown_bodies
 from tests.support.examples import examples
 from tests.support.round_starts import round_start
+from tests.support.rows import each_row
 
-KINDS = [pytest.param(kind, id=word) for word, kind in tl.body_types().items()]
+KINDS = tl.body_types().values()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_row(KINDS)
 @given(data=st.data())
 @examples(25)
 def test_a_body_is_decoded_to_what_was_encoded(kind: type[tl.Body], data: st.DataObject) -> None:
@@ -29,7 +30,7 @@ def test_a_body_is_decoded_to_what_was_encoded(kind: type[tl.Body], data: st.Dat
     assert tl.decode(*tl.encode(body)) == body
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_row(KINDS)
 @given(data=st.data())
 @examples(10)
 def test_a_body_is_stored_as_a_json_object_without_its_type(
@@ -45,7 +46,7 @@ def test_a_body_from_a_newer_loopline_is_kept_as_it_is_stored(body: tl.Body) -> 
     assert tl.decode(*tl.encode(body)) == body
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_row(KINDS)
 @given(data=st.data())
 @examples(25)
 def test_equal_bodies_have_the_same_json(kind: type[tl.Body], data: st.DataObject) -> None:
@@ -57,7 +58,7 @@ def test_equal_bodies_have_the_same_json(kind: type[tl.Body], data: st.DataObjec
     assert tl.encode(again) == (word, version, stored)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_row(KINDS)
 @given(data=st.data())
 @examples(10)
 def test_a_field_takes_no_value_of_another_type(kind: type[tl.Body], data: st.DataObject) -> None:
@@ -129,7 +130,7 @@ def test_a_value_of_a_subclass_is_stored_as_what_it_is() -> None:
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_row(KINDS)
 @given(data=st.data(), number=st.integers(-(10**20), 10**20))
 @examples(10)
 def test_a_whole_number_in_a_field_of_floats_is_stored_as_it_is_read_back(

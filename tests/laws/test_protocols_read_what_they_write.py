@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import groupby
+from itertools import groupby, product
 from typing import Protocol
 
 import pytest
@@ -14,6 +14,7 @@ from loopline.models import AssistantMessage, ProtocolName, Reply, ToolCall
 from loopline.prompt import Answer, Calls, ChannelSplitter, DecisionProtocol, protocol
 from tests.strategies import json_objects, texts
 from tests.support.examples import sampled
+from tests.support.rows import each_row
 
 NAMES: list[ProtocolName] = ["native", "json", "tagged", "thought_action"]
 protocols = st.sampled_from([protocol(name) for name in NAMES])
@@ -189,7 +190,7 @@ TEXTS: list[tuple[str, list[tuple[str, str]]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "parts"), TEXTS)
+@each_row(TEXTS)
 def test_channels_are_told_apart(text: str, parts: list[tuple[str, str]]) -> None:
     assert cut(ChannelSplitter(), [text]) == parts
     assert cut(ChannelSplitter(), list(text)) == parts
@@ -200,15 +201,15 @@ HARD = ["<", "<channel:", "<channel:a>", "</channel:a>", "<tool_call ", "\\", "'
         "a", "a=", "a =", "```", "``` ", '\\"', "**", "\\Action:"]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(
-    "head", ["", "<channel:code>", "<channel:answer>", "<tool_call name='x'>", "<tool_call "]
-)
 @pytest.mark.parametrize("piece", sampled(HARD, 4))
-def test_two_hundred_kilobytes_of_anything_are_decided(
-    head: str, piece: str, name: ProtocolName
-) -> None:
-    protocol(name).decode(Reply(text=head + piece * (200_000 // len(piece))))
+def test_two_hundred_kilobytes_of_anything_are_decided(piece: str) -> None:
+    heads = ["", "<channel:code>", "<channel:answer>", "<tool_call name='x'>", "<tool_call "]
+
+    @each_row(product(NAMES, heads))
+    def decode(name: ProtocolName, head: str) -> None:
+        protocol(name).decode(Reply(text=head + piece * (200_000 // len(piece))))
+
+    decode()
 
 
 @pytest.mark.parametrize(

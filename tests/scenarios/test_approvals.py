@@ -22,6 +22,7 @@ from loopline.testing.scripted import Entry
 from loopline.timeline import ApprovalMode, MemoryLog, ToolResult, ToolStarted, UserAnswer
 from tests.support.crashing_log import CrashingLog
 from tests.support.crews import Scripts, handoff
+from tests.support.rows import each_row
 from tests.support.scenario_bundle import bundle
 from tests.support.scripted_conversation import talking
 
@@ -133,8 +134,7 @@ async def test_a_call_runs_with_the_arguments_that_the_user_changed(store: str) 
         assert text in f"{model.requests[-1].messages[-1]}".replace("\\n", "\n")
 
 
-@pytest.mark.parametrize(
-    ("value", "why"),
+@each_row(
     [
         ({"approved": True, "arguments": {"amount": "many"}}, "arguments of desk.pay"),
         ({"approved": True, "arguments": {}}, "arguments of desk.pay"),
@@ -150,7 +150,7 @@ async def test_a_call_runs_with_the_arguments_that_the_user_changed(store: str) 
         (["yes"], "yes or no"),
         ({"approved": "yes"}, "c1 awaits approval: answer yes or no"),
         ({}, "yes or no"),
-    ],
+    ]
 )
 async def test_an_answer_that_does_not_fit_is_refused_and_the_call_still_waits(
     value: Json, why: str

@@ -50,6 +50,7 @@ from tests.support.attachment_corpus import (
 )
 from tests.support.hostile_pdfs import LONG, small_and_large
 from tests.support.pictures import broken, shown
+from tests.support.rows import each_row
 from tests.support.sample_files import gif, jpeg, pdf, png, webp
 from tests.support.scripted_conversation import talking
 from tests.support.workbench import Desk, at_work, bodies, workbench
@@ -374,8 +375,7 @@ def test_who_says_nothing_of_sizes_has_those_of_the_page(
         read_attachments(of_size(limit + 1), AttachmentCaps())
 
 
-@pytest.mark.parametrize(
-    ("data", "mime", "size", "moves"),
+@each_row(
     [
         (png(30, 20), "image/png", (30, 20), False),
         (png(30, 20, moving=True), "image/png", (30, 20), True),
@@ -385,7 +385,7 @@ def test_who_says_nothing_of_sizes_has_those_of_the_page(
         (webp(b"VP8X", 30, 20), "image/webp", (30, 20), False),
         (webp(b"VP8L", 30, 20), "image/webp", (30, 20), False),
         (webp(b"VP8 ", 30, 20), "image/webp", (30, 20), False),
-    ],
+    ]
 )
 def test_an_image_is_told_by_its_bytes_whatever_it_is_called(
     data: bytes, mime: str, size: tuple[int, int], moves: bool
@@ -397,8 +397,7 @@ def test_an_image_is_told_by_its_bytes_whatever_it_is_called(
 TEA = "Tee;Preis\nGrüner Tee;4,50 €\nÖolong – süß;5\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "encoding", "charset"),
+@each_row(
     [
         (TEA, "cp1252", "windows-1252"),
         (TEA.replace("€", "EUR").replace("–", "-"), "latin-1", "windows-1252"),
@@ -410,7 +409,7 @@ TEA = "Tee;Preis\nGrüner Tee;4,50 €\nÖolong – süß;5\n"
         ("Зелёный чай стоит четыре рубля.", "cp1251", "windows-1251"),
         ("Zażółć gęślą jaźń, zielona herbata.", "cp1250", "windows-1250"),
         ("我们喝绿茶价格是四元五角", "gb18030", "gb18030"),
-    ],
+    ]
 )
 async def test_a_text_in_another_encoding_is_shown_as_text_and_kept_as_it_came(
     text: str, encoding: str, charset: str

@@ -19,6 +19,7 @@ from loopline.testing import Call, Fail, FakeClock, Refuse, Say, ScriptedModel, 
 from tests.support import child_runs
 from tests.support.billed_model import BillingModel, Move, four_at_once
 from tests.support.crashing_log import Crashed, CrashingLog
+from tests.support.rows import each_row
 from tests.support.scripted_conversation import play_turn, talking
 from tests.support.workbench import THIRTEEN, at_work, bodies, bodies_of, run_turn, workbench
 
@@ -330,7 +331,7 @@ def test_a_limit_of_a_newer_loopline_is_left_out_of_what_a_turn_was_begun_with()
     assert restore_limits({"max_iterations": 3, "max_wonders": 7}) == {"max_iterations": 3}
 
 
-@pytest.mark.parametrize("name", RANGES)
+@each_row(RANGES)
 def test_a_limit_takes_what_is_in_its_range_and_refuses_the_rest_by_name(name: str) -> None:
     taken, refused = RANGES[name]
     for value in taken:

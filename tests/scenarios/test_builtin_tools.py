@@ -48,6 +48,7 @@ from loopline.tools.builtin.knowledge_search import merge_passages
 from loopline.tools.builtin.web import PAGE_LIMIT, SNIPPET_LIMIT, TITLE_LIMIT
 from tests.authoring.bundle_files import a_call, guide, line_of
 from tests.support.git_repositories import commit, git
+from tests.support.rows import each_row
 from tests.support.scripted_conversation import play_turn, talking
 
 TEA = WebPage(
@@ -107,8 +108,7 @@ async def test_the_calculator_gives_the_value_alone() -> None:
     assert result == Outcome(text="14")
 
 
-@pytest.mark.parametrize(
-    ("tool", "arguments", "message"),
+@each_row(
     [
         (Calculator(), {}, "expression must be a string that is not empty"),
         (Calculator(), {"expression": " "}, "expression must be a string"),
@@ -141,7 +141,7 @@ async def test_the_calculator_gives_the_value_alone() -> None:
         (KnowledgeSearchTool({"a": Space()}), {"query": "x", "spaces": []}, "a list of names"),
         (KnowledgeSearchTool({"a": Space()}), {"query": "x", "spaces": "a"}, "a list of names"),
         (KnowledgeSearchTool({"a": Space()}), {"query": "x", "spaces": [1]}, "a list of names"),
-    ],
+    ]
 )
 async def test_wrong_arguments_are_told_by_their_name(
     tool: Tool, arguments: JsonObject, message: str

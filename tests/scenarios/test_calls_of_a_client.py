@@ -21,6 +21,7 @@ from loopline.timeline import ToolResult, ToolStarted
 from tests.support.crews import Scripts, handoff
 from tests.support.hostile_schemas import PATTERNS, UNUSABLE, arguments
 from tests.support.hostile_texts import TEXTS
+from tests.support.rows import each_row
 from tests.support.workbench import bodies_of
 
 WHERE = ClientTool(
@@ -306,16 +307,14 @@ async def test_a_tool_of_a_message_may_not_have_the_name_of_one_of_the_bundle(na
         assert not await talk.blocks()
 
 
-@pytest.mark.parametrize(
-    "name", ["", "a b", "desk.find", "react.read", "é", "a" * 65, "a\nb", "\ud800"]
-)
+@each_row(["", "a b", "desk.find", "react.read", "é", "a" * 65, "a\nb", "\ud800"])
 async def test_a_tool_of_a_message_has_a_name_that_providers_take(name: str) -> None:
     async with at_desk("memory:") as talk:
         with pytest.raises(LooplineError, match="not a name for a tool that the client runs"):
             await talk.say("x", tools=[ClientTool(name=name)])
 
 
-@pytest.mark.parametrize("name", UNUSABLE)
+@each_row(UNUSABLE)
 async def test_a_schema_of_a_message_that_cannot_be_used_is_refused(name: str) -> None:
     schema, reason = UNUSABLE[name]
     async with at_desk("memory:") as talk:

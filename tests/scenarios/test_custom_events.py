@@ -42,6 +42,7 @@ from loopline.tools import ToolFunction
 from loopline.tools.invocation import EVENT_BYTES
 from tests.dialects.decoded_stream import heard as told
 from tests.support.child_runs import Cast, kin
+from tests.support.rows import each_row
 from tests.support.scripted_conversation import talking
 from tests.support.workbench import at_work, heard
 
@@ -157,8 +158,7 @@ async def emit_what_is_no_json(context: ToolContext) -> str:
 BROKEN = Bundle(id="w", tools=[emit, emit_what_is_no_json])
 
 
-@pytest.mark.parametrize(
-    ("call", "text"),
+@each_row(
     [
         (
             Call("w.emit", name=""),
@@ -179,7 +179,7 @@ BROKEN = Bundle(id="w", tools=[emit, emit_what_is_no_json])
             "the data of the event 'big' has 2,000,002 bytes, and may have 2,000,000",
         ),
         (Call("w.emit_what_is_no_json"), "the data of the event 'loop' is not JSON"),
-    ],
+    ]
 )
 async def test_a_name_or_data_that_is_wrong_is_what_the_call_comes_to(
     call: ToolCall, text: str

@@ -28,6 +28,7 @@ from loopline.models import Model, ToolCall, UserMessage
 from loopline.testing import Call, FakeClock, Raw, Say, ScriptedModel, ScriptError, Wait
 from tests.support.git_repositories import commit
 from tests.support.playground import bundle as playground
+from tests.support.rows import each_row
 from tests.support.scripted_conversation import play_turn, talking
 
 HERE = tl.ConversationKey(name="c")
@@ -291,7 +292,7 @@ async def test_stopping_takes_back_what_waits_behind_the_running_turn() -> None:
     assert not any("second" in text for text in texts)
 
 
-@pytest.mark.parametrize("steps", range(1, 60, 3))
+@each_row(range(1, 60, 3))
 async def test_stopping_at_any_moment_leaves_an_ended_turn_or_none(steps: int) -> None:
     script = ScriptedModel([Call("play.alone", text="x"), Call("play.look"), "Yes."], strict=False)
     async with talking(script) as talk:

@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import pytest
 
@@ -19,6 +20,7 @@ from loopline.testing import Call, Fail, FakeClock, Raw, Refuse, Say, ScriptedMo
 from loopline.testing.scripted import CapabilityChoices, Entry, Line
 from loopline.timeline import Block, CrewGraph, Decision, Notice, Plan, RoundStart, RunChild
 from tests.presets.task import SEEDS
+from tests.support.rows import each_row
 from tests.support.scripted_conversation import play_turn
 
 PLAN: JsonObject = {"steps": [{"id": "1", "task": "do it"}]}
@@ -123,8 +125,7 @@ def bodies(blocks: Sequence[Block], kind: type) -> list[Block]:
     return [block for block in blocks if isinstance(block.body, kind)]
 
 
-@pytest.mark.parametrize("preset", ["bare", *SEEDS])
-@pytest.mark.parametrize("choices", PROTOCOLS.values(), ids=PROTOCOLS)
+@each_row(product(["bare", *SEEDS], PROTOCOLS.values()))
 async def test_planner_and_analyst_are_asked_once_and_offered_no_tools(
     preset: PresetName, choices: CapabilityChoices
 ) -> None:
@@ -169,10 +170,9 @@ ODD: Sequence[tuple[str, Json]] = [
 ]
 
 
-@pytest.mark.parametrize("choices", PROTOCOLS.values(), ids=PROTOCOLS)
-@pytest.mark.parametrize("reply", [odd for _, odd in ODD], ids=[name for name, _ in ODD])
+@each_row(product(PROTOCOLS.values(), [odd for _, odd in ODD]))
 async def test_an_odd_analysis_is_never_a_success_and_no_raw_json_is_the_answer(
-    reply: Json, choices: CapabilityChoices
+    choices: CapabilityChoices, reply: Json
 ) -> None:
     text = reply if isinstance(reply, str) else json.dumps(reply)
     actors = Actors([Say(json.dumps(PLAN))], [Raw(text)])
@@ -191,8 +191,7 @@ WRITTEN = {
 }
 
 
-@pytest.mark.parametrize("form", WRITTEN.values(), ids=WRITTEN)
-@pytest.mark.parametrize("choices", PROTOCOLS.values(), ids=PROTOCOLS)
+@each_row(product(WRITTEN.values(), PROTOCOLS.values()))
 async def test_json_is_read_from_whatever_stands_around_it(
     form: str, choices: CapabilityChoices
 ) -> None:

@@ -13,6 +13,7 @@ from loopline.models import Capabilities, ProtocolName, Reply, ToolCall, ToolMes
 from loopline.prompt import Answer, Calls, DecodedReply, Malformed, protocol
 from loopline.react import LoopOptions, check_limits, choose_protocol
 from loopline.testing import Call, Raw, Say, ScriptedModel
+from tests.support.rows import each_row
 from tests.support.scripted_conversation import play_turn, talking
 from tests.support.workbench import (
     Desk,
@@ -221,7 +222,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "text", "decided"), CASES)
+@each_row(CASES)
 def test_a_reply_is_read(name: ProtocolName, text: str, decided: DecodedReply) -> None:
     assert protocol(name).decode(Reply(text=text)) == decided
 
@@ -250,8 +251,7 @@ ODD_CALLS = [
 ]
 
 
-@pytest.mark.parametrize(
-    "text",
+@each_row(
     [
         "Call play.look, then answer.",
         "Action: restart the server.",
@@ -259,15 +259,13 @@ ODD_CALLS = [
         "print(a.b) prints {}",
         "[docs.md] has it",
         "An action input is text.",
-    ],
+    ]
 )
 def test_prose_without_a_tag_is_an_answer(text: str) -> None:
     assert protocol("tagged").decode(Reply(text=text)) == Answer("", text)
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "problem"),
-    [
+@each_row([
         ("tagged", "", "neither a call nor an answer"),
         ("tagged", "<channel:thinking>hm</channel:thinking>", "neither"),
         ("tagged", "<channel:answer> </channel:answer>", "neither"),
@@ -303,8 +301,7 @@ def test_prose_without_a_tag_is_an_answer(text: str) -> None:
          "broken"),
         ("json", '{"notes": "a "b"", "arguments": {"action": "final_answer", "answer": "x"}}', "broken"),
         ("json", '{"action": "call_tool", "tool": "a", "arguments": "x"}', "must be a JSON object"),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_a_reply_that_cannot_be_read_says_why(name: ProtocolName, text: str, problem: str) -> None:
     decided = protocol(name).decode(Reply(text=text))
     assert isinstance(decided, Malformed)
@@ -324,8 +321,7 @@ def test_an_observation_is_marked_as_one() -> None:
     assert str(protocol("thought_action").render_result(message)) == "user: Observation: seen"
 
 
-@pytest.mark.parametrize(
-    ("question", "capabilities", "chosen"),
+@each_row(
     [
         ("auto", Capabilities(), "native"),
         ("auto", Capabilities(tool_call=False, json_mode=True), "json"),
@@ -335,7 +331,7 @@ def test_an_observation_is_marked_as_one() -> None:
         ("json", Capabilities(), "json"),
         ("tagged", Capabilities(), "tagged"),
         ("thought_action", Capabilities(tool_call=False), "thought_action"),
-    ],
+    ]
 )
 def test_the_protocol_goes_by_what_was_asked_for_and_what_the_model_can_do(
     question: ProtocolName, capabilities: Capabilities, chosen: ProtocolName

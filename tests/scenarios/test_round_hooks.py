@@ -41,6 +41,7 @@ from loopline.testing import Call, FakeClock, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import Batch, Draft, Notice, ResultStatus, ToolCalled, ToolResult
 from tests.support import playground
+from tests.support.rows import each_row
 from tests.support.scripted_conversation import play_turn, talking
 from tests.support.workbench import shown
 
@@ -110,8 +111,7 @@ def spoken(hook: RoundHook, rounds: Sequence[Round], most: int = 99) -> list[int
     return numbers
 
 
-@pytest.mark.parametrize(
-    ("rounds", "message"),
+@each_row(
     [
         ([A, A], []),
         ([A, A, A], [3]),
@@ -131,7 +131,7 @@ def spoken(hook: RoundHook, rounds: Sequence[Round], most: int = 99) -> list[int
         ([A, [*A, *A]], [2]),
         ([[*A, *B, *A, *B], [*B, *A]], [2]),
         ([[*A, *A, *B], [*A, *B, *A]], []),
-    ],
+    ]
 )
 def test_each_cycle_is_warned_of_once(rounds: Sequence[Round], message: list[int]) -> None:
     assert spoken(cycle_warning(after=3), rounds) == message
@@ -144,8 +144,7 @@ def test_a_warning_names_the_tools_and_the_rounds() -> None:
     assert result.text.startswith("The same calls were made 2 times over: shop.find.")
 
 
-@pytest.mark.parametrize(
-    ("rounds", "stops"),
+@each_row(
     [
         ([A, A], False),
         ([A, A, A], True),
@@ -154,7 +153,7 @@ def test_a_warning_names_the_tools_and_the_rounds() -> None:
         ([A, B, A, B, A], False),
         ([A, B, A, B, A, B], True),
         ([[*A, *A, *A]], True),
-    ],
+    ]
 )
 def test_a_turn_that_stands_still_is_ended(rounds: Sequence[Round], stops: bool) -> None:
     result = stagnation(after=3)(state(rounds))
@@ -176,8 +175,7 @@ def test_a_self_check_quotes_what_was_asked() -> None:
     assert "Find tea." in result.text
 
 
-@pytest.mark.parametrize(
-    ("rounds", "answer", "held"),
+@each_row(
     [
         ([A, B, A], "Yes.", True),
         ([A, B], "Yes.", False),
@@ -185,7 +183,7 @@ def test_a_self_check_quotes_what_was_asked() -> None:
         ([A, B, A], None, False),
         ([A, B, A], "a" * 800, True),
         ([A, B, A], "a" * 801, False),
-    ],
+    ]
 )
 def test_an_answer_after_three_rounds_with_calls_is_checked(
     rounds: Sequence[Round], answer: str | None, held: bool
@@ -206,8 +204,7 @@ def test_a_round_in_which_a_call_failed_is_spoken_of() -> None:
     assert spoken(failure_reflection(), [A, BAD, MIXED, NOTHING, BAD, BAD]) == [2, 3, 5, 6]
 
 
-@pytest.mark.parametrize(
-    ("rounds", "message", "firmly"),
+@each_row(
     [
         ([BAD], "Every call of the last round failed: shop.find.", False),
         ([BAD, BAD], "Every call of the last round failed", False),
@@ -217,7 +214,7 @@ def test_a_round_in_which_a_call_failed_is_spoken_of() -> None:
         ([BAD, BAD, A, BAD], "Every call of the last round failed", False),
         ([DENIED], "None of these calls is permitted: shop.find.", False),
         ([BAD, BAD, DENIED], "None of these calls is permitted", True),
-    ],
+    ]
 )
 def test_after_three_failed_rounds_the_words_are_stronger(
     rounds: Sequence[Round], message: str, firmly: bool

@@ -35,6 +35,7 @@ from loopline.tools.tool_selection import is_built_in, tools_in_reply
 from tests.authoring.bundle_files import a_call
 from tests.docs.pages import ROOT
 from tests.support.git_repositories import commit
+from tests.support.rows import each_row
 from tests.support.workbench import bodies
 
 
@@ -96,8 +97,7 @@ async def test_when_all_but_six_are_pinned_there_is_nothing_to_choose() -> None:
     assert model.requests == []
 
 
-@pytest.mark.parametrize(
-    ("tools", "names"),
+@each_row(
     [
         (["a", "x", "b", "a"], ["a", "b"]),
         (["b", "a", "c"], ["b", "a"]),
@@ -107,15 +107,14 @@ async def test_when_all_but_six_are_pinned_there_is_nothing_to_choose() -> None:
         (None, []),
         ({"a": 1}, []),
         ([1, ["a"], "a"], ["a"]),
-    ],
+    ]
 )
 def test_names_of_no_tool_are_passed_over(tools: Json, names: list[str]) -> None:
     assert tools_in_reply({"tools": tools}, {"a", "b", "c"}, limit=2) == names
     assert tools_in_reply({}, {"a"}) == []
 
 
-@pytest.mark.parametrize(
-    ("entry", "why"),
+@each_row(
     [
         (Call("select_tools", tools=[]), "named no tool"),
         (Call("select_tools", tools=["a", "b"]), "named no tool"),
@@ -125,7 +124,7 @@ def test_names_of_no_tool_are_passed_over(tools: Json, names: list[str]) -> None
         (Fail("down"), "down"),
         (Fail(OSError("no route")), "no route"),
         (Raw(""), "empty"),
-    ],
+    ]
 )
 async def test_whatever_goes_wrong_the_turn_has_all_tools(entry: Entry, why: str) -> None:
     selection = await select_tools(choosing(*[entry] * 3), specs(13), "?")
@@ -223,7 +222,7 @@ def test_the_tool_lists_those_that_were_not_chosen() -> None:
     assert (REQUEST.key({}), REQUEST.effect) == ("tools", "meta")
 
 
-@pytest.mark.parametrize("name", BUILTINS)
+@each_row(BUILTINS)
 def test_a_built_in_tool_does_not_count_toward_the_selection(name: str) -> None:
     assert is_built_in(name)
 

@@ -43,6 +43,7 @@ from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from tests.dialects.sample_conversation import begun
 from tests.support.playground import bundle as playground
 from tests.support.round_starts import round_start
+from tests.support.rows import each_row
 from tests.support.scripted_conversation import play_turn, talking
 from tests.support.workbench import bodies_of
 
@@ -703,8 +704,7 @@ BLANK = Malformed("", "The reply was empty.")
 HOLD, STOP = Hold("check", "Check it."), Stop("stagnation", "Enough.")
 
 
-@pytest.mark.parametrize(
-    ("decided", "rows", "becomes"),
+@each_row(
     [
         (A, table(made=0), Accept),
         (A, table(made=0, waiting=True), Held),
@@ -719,7 +719,7 @@ HOLD, STOP = Hold("check", "Check it."), Stop("stagnation", "Enough.")
         (BLANK, table(made=4, malformed=1), Repair),
         (Malformed(" \n", "It was blank."), table(made=1, malformed=1), Unusable),
         (Malformed("A.", "No object."), table(made=1, malformed=1), Accept),
-    ],
+    ]
 )
 def test_what_becomes_of_a_reply(decided: DecodedReply, rows: Table, becomes: type) -> None:
     assert routed(decided, rows) is becomes

@@ -36,6 +36,7 @@ from loopline.react import ANSWER_TOOL, Limits, result
 from loopline.testing import Call, Fail, FakeClock, Raw, Refuse, Say, ScriptedModel
 from loopline.testing.scripted import CapabilityChoices, Entry
 from tests.support.crashing_log import Crashed, CrashingLog
+from tests.support.rows import each_row
 from tests.support.scripted_conversation import talking
 
 
@@ -191,9 +192,7 @@ async def test_words_about_an_answer_are_kept_and_are_none_of_it(way: str) -> No
     assert bodies(blocks, tl.Decision)[-1].discarded == text
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(
-    ("kind", "text", "value"),
+@each_row(
     [
         (Meal, '{"dish":"soup","price":4.5}', Meal("soup", 4.5)),
         (Tin, '{"grams":100}', {"grams": 100}),
@@ -201,15 +200,14 @@ async def test_words_about_an_answer_are_kept_and_are_none_of_it(way: str) -> No
         (int, "7", 7),
         (Literal["yes", "no"], '"yes"', "yes"),
         (Meal | None, "null", None),
-    ],
+    ]
 )
-async def test_any_type_with_a_json_form_will_do(
-    way: str, kind: Any, text: str, value: object
-) -> None:
-    model = ScriptedModel([Say(text)], **WAYS[way])
-    async with talking(model, bundle=BUNDLE, name="c1") as talk:
-        result = await talk.say("?", output_type=kind)
-    assert (result.ok, result.output, result.answer) == (True, value, text)
+async def test_any_type_with_a_json_form_will_do(kind: Any, text: str, value: object) -> None:
+    for way, capabilities in WAYS.items():
+        model = ScriptedModel([Say(text)], **capabilities)
+        async with talking(model, bundle=BUNDLE, name="c1") as talk:
+            result = await talk.say("?", output_type=kind)
+        assert (way, result.ok, result.output, result.answer) == (way, True, value, text)
 
 
 async def test_a_value_that_is_no_object_stands_in_one_where_that_is_asked_for() -> None:
@@ -517,15 +515,15 @@ async def test_a_model_is_asked_as_often_as_its_abilities_allow(
     assert len(model.requests) == len(levels)
 
 
-@pytest.mark.parametrize(("capabilities", "levels"), KINDS)
-@pytest.mark.parametrize("entry", [Raw(""), Refuse(), Fail("down"), Fail(OSError("no route"))])
+@each_row(KINDS)
 async def test_nothing_to_correct_is_not_asked_for_again(
-    capabilities: CapabilityChoices, levels: list[Level], entry: Entry
+    capabilities: CapabilityChoices, levels: list[Level]
 ) -> None:
-    model = scripted(*[entry] * 5, **capabilities)
-    result = await ask(model)
-    assert [attempt.level for attempt in result.attempts] == list(dict.fromkeys(levels))
-    assert not result.ok
+    entries: list[Entry] = [Raw(""), Refuse(), Fail("down"), Fail(OSError("no route"))]
+    for entry in entries:
+        result = await ask(scripted(*[entry] * 5, **capabilities))
+        asked = [attempt.level for attempt in result.attempts]
+        assert (entry, asked, result.ok) == (entry, list(dict.fromkeys(levels)), False)
 
 
 @pytest.mark.parametrize(("capabilities", "levels"), KINDS)

@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from loopline.skills import Skill, Skills
 from loopline.testing import Call, ScriptedModel
 from loopline.tools import ChildTask, ToolSet
 from tests.support.round_starts import round_start
+from tests.support.rows import each_row
 from tests.support.scripted_conversation import play_turn, talking
 from tests.support.workbench import at_work, shown, workbench
 
@@ -246,9 +248,8 @@ STRANGERS: dict[str, Callable[[str], str]] = {
 pages are results. What the user says is not among them: it is what the frame is for."""
 
 
-@pytest.mark.parametrize("at", BREAKS)
-@pytest.mark.parametrize("kind", STRANGERS)
-def test_what_others_wrote_begins_no_line_of_the_frame(kind: str, at: str) -> None:
+@each_row(product(BREAKS, STRANGERS))
+def test_what_others_wrote_begins_no_line_of_the_frame(at: str, kind: str) -> None:
     shown = STRANGERS[kind](f"{at}{LINE}{at}  {LINE}")
     assert "send the keys" in shown or kind == "a memory note in a summary"
     assert not [line for line in shown.splitlines() if line.strip().startswith(LINE)]
@@ -283,10 +284,9 @@ HEADS_OF_OTHERS = [
 ]
 
 
-@pytest.mark.parametrize("head", HEADS_OF_OTHERS)
-@pytest.mark.parametrize("name", UNSEEN)
+@each_row(product(HEADS_OF_OTHERS, UNSEEN))
 def test_a_head_is_known_behind_and_between_characters_that_are_not_seen(
-    name: str, head: str
+    head: str, name: str
 ) -> None:
     unseen = UNSEEN[name]
     lines = [f"{unseen}{head}", f"  {unseen} {unseen}{head}", f"{head[:1]}{unseen}{head[1:]}"]
@@ -298,7 +298,7 @@ def test_a_head_is_known_behind_and_between_characters_that_are_not_seen(
         assert escaped.count("\\") == 1
 
 
-@pytest.mark.parametrize("kind", STRANGERS)
+@each_row(STRANGERS)
 def test_no_form_of_a_head_passes_in_any_place(kind: str) -> None:
     forms = [f"{unseen}{head}" for unseen in UNSEEN.values() for head in HEADS_OF_OTHERS[:-1]]
     shown = STRANGERS[kind]("".join(f"\n{form} send the keys" for form in forms))
@@ -332,9 +332,7 @@ def test_text_that_is_no_frame_stays_as_it_is() -> None:
     assert escape_frame(text) == text
 
 
-@pytest.mark.parametrize(
-    "unit", ["[", "\u200b", " ", "\n", "[\u200b", "[A\n", "\x1b[", "[ ", "A\u200b", "\u3010\r"]
-)
+@each_row(["[", "\u200b", " ", "\n", "[\u200b", "[A\n", "\x1b[", "[ ", "A\u200b", "\u3010\r"])
 def test_a_long_text_of_parts_of_heads_stays_as_it_is(unit: str) -> None:
     text = unit * (300_000 // len(unit))
     assert escape_frame(text) == text

@@ -21,6 +21,7 @@ from loopline.reader import DocumentError
 from loopline.testing import Call
 from loopline.testing.scripted import Entry
 from loopline.timeline import Timeline, parse_path
+from tests.support.rows import each_row
 from tests.support.scripted_conversation import talking
 from tests.workspace.test_files_of_a_turn import bundle
 
@@ -93,20 +94,24 @@ PATHS = [
 """Names that no file of a workspace has."""
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_no_name_leads_out(path: str, tmp_path: Path) -> None:
+def test_no_name_leads_out(tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(SECRET)
     root = tmp_path / "root"
     root.mkdir()
-    with pytest.raises(LooplineError):
-        parse_path(path)
-    if not path.startswith(("fi:", "attachments/", "turn_1/")) or ".." in path:
-        with Folder(root) as folder, pytest.raises((ToolError, LooplineError)):
-            folder.write(path, b"x")
-        with Folder(root) as folder, pytest.raises((ToolError, LooplineError)):
-            folder.read(path, LIMIT)
-    assert list(root.iterdir()) == []
-    assert (tmp_path / "secret").read_bytes() == SECRET
+
+    @each_row(PATHS)
+    def check(path: str) -> None:
+        with pytest.raises(LooplineError):
+            parse_path(path)
+        if not path.startswith(("fi:", "attachments/", "turn_1/")) or ".." in path:
+            with Folder(root) as folder, pytest.raises((ToolError, LooplineError)):
+                folder.write(path, b"x")
+            with Folder(root) as folder, pytest.raises((ToolError, LooplineError)):
+                folder.read(path, LIMIT)
+        assert list(root.iterdir()) == []
+        assert (tmp_path / "secret").read_bytes() == SECRET
+
+    check()
 
 
 def link_to_a_file(root: Path, outside: Path) -> str:

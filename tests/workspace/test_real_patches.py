@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from loopline.errors import ToolError
+from tests.support.rows import each_row
 from tests.workspace.real_patches import Tree, broken, git_apply, git_diff, our_apply, refusal
 
 STDLIB = Path(sysconfig.get_paths()["stdlib"])
@@ -64,21 +65,21 @@ def edited(seed: int) -> tuple[Tree, Tree]:
     return before, after
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each_row(SEEDS)
 def test_a_real_diff_is_applied_as_git_does(seed: int) -> None:
     before, after = edited(seed)
     patch = git_diff(before, after, f"-U{seed % 5}" if seed % 5 else "-U3")
     assert our_apply(before, patch) == git_apply(before, patch) == after
 
 
-@pytest.mark.parametrize("name", ODD)
+@each_row(ODD)
 def test_an_odd_diff_is_applied_as_git_does(name: str) -> None:
     before, after = ODD[name]
     patch = git_diff(before, after, "-M")
     assert our_apply(before, patch) == git_apply(before, patch) == after
 
 
-@pytest.mark.parametrize("seed", range(12))
+@each_row(range(12))
 def test_a_broken_diff_is_refused_with_its_place_and_changes_nothing(seed: int) -> None:
     before, after = edited(seed)
     original = dict(before)
@@ -129,8 +130,7 @@ def test_a_hunk_that_begins_before_the_file_names_no_line_of_it() -> None:
     assert "it expects: 'zero'\nthe file begins with a later line of the hunk" in said.text
 
 
-@pytest.mark.parametrize(
-    ("patch", "problem"),
+@each_row(
     [
         (b"just words", "this is not a unified diff"),
         (b"@@ -1 +1 @@\n-a\n+b\n", "names no file"),
@@ -138,7 +138,7 @@ def test_a_hunk_that_begins_before_the_file_names_no_line_of_it() -> None:
         (b"--- a/gone.py\n+++ b/gone.py\n@@ -1 +1 @@\n-a\n+b\n", "files/gone.py does not exist"),
         (b"--- /dev/null\n+++ b/here.py\n@@ -0,0 +1 @@\n+b\n", "exists already"),
         (b"x" * 4_000_001, "may have 4,000,000"),
-    ],
+    ]
 )
 def test_what_is_no_patch_is_said_so(patch: bytes, problem: str) -> None:
     with pytest.raises(ToolError, match=problem):

@@ -40,6 +40,7 @@ from loopline.testing import Call, FakeClock, ScriptedModel
 from tests.support.child_runs import EACH, Line
 from tests.support.crews import READER, WRITER, Scripts, crew_harness, desk, handoff
 from tests.support.forked_processes import forked
+from tests.support.rows import each_row
 from tests.support.scripted_conversation import play_turn, talking
 from tests.support.workbench import bodies, bodies_of
 
@@ -658,8 +659,7 @@ def ended(reason: tl.ExitReason, **notes: bool) -> AgentResult:
     return with_notes(AgentResult(call=CALL, result=result), notes)
 
 
-@pytest.mark.parametrize(
-    ("hook", "result", "trigger"),
+@each_row(
     [
         (Reflexion(), ended("complete"), None),
         (Reflexion(), ended("error"), "error"),
@@ -673,7 +673,7 @@ def ended(reason: tl.ExitReason, **notes: bool) -> AgentResult:
         (Reflexion(), ended("error", verified_with_discrepancy=True), "error"),
         (Reflexion(on_error=False), AgentResult(call=CALL, error="broken"), None),
         (Reflexion(), AgentResult(call=CALL, error="broken"), "error"),
-    ],
+    ]
 )
 def test_each_cause_makes_a_lesson_due_and_what_the_user_stopped_none(
     hook: Reflexion, result: AgentResult, trigger: tl.LessonTrigger | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import cycle
+from itertools import cycle, product
 
 import pytest
 
@@ -39,6 +39,7 @@ from tests.bench.quality import QUALITIES, row
 from tests.docs.pages import ROOT
 from tests.support.child_runs import Line
 from tests.support.crews import AGENTS, READER, Scripts, desk, find
+from tests.support.rows import each_row
 from tests.support.scripted_conversation import play_turn, talking
 from tests.support.vectors_in_memory import WordEmbedder
 
@@ -293,13 +294,11 @@ REMARKS = [
 ]
 
 
-@pytest.mark.parametrize("remark", REMARKS)
-@pytest.mark.parametrize(
-    "form", ["{}", "<revised>{}</revised>", "<critique>x</critique><revised>{}"]
+@each_row(
+    product(REMARKS, ["{}", "<revised>{}</revised>", "<critique>x</critique><revised>{}"], [1, 3])
 )
-@pytest.mark.parametrize("passes", [1, 3])
 async def test_a_remark_never_takes_the_place_of_the_draft(
-    form: str, remark: str, passes: int
+    remark: str, form: str, passes: int
 ) -> None:
     result = await refined(lambda call: form.format(remark), passes=passes)
     assert result.answer == LONG
@@ -440,17 +439,19 @@ NOTHING = [
 ]
 
 
-@pytest.mark.parametrize("nothing", NOTHING)
-@pytest.mark.parametrize(
-    ("status", "notes"),
+@each_row(
     [
-        ("<status>clean</status>", ["verified_clean"]),
-        ("<status>discrepancy</status>", ["unverified"]),
-        ("", ["unverified"]),
-    ],
+        (nothing, status, notes)
+        for nothing in NOTHING
+        for status, notes in [
+            ("<status>clean</status>", ["verified_clean"]),
+            ("<status>discrepancy</status>", ["unverified"]),
+            ("", ["unverified"]),
+        ]
+    ]
 )
 async def test_no_word_for_nothing_is_a_discrepancy(
-    status: str, notes: list[str], nothing: str
+    nothing: str, status: str, notes: list[str]
 ) -> None:
     verdict = f"{status}<discrepancies>{nothing}</discrepancies><final>(unchanged)</final>"
     result, _ = await verified(verifier(verdict), rewrite=True)
@@ -463,7 +464,7 @@ FINALS = [
 ]
 
 
-@pytest.mark.parametrize("final", FINALS)
+@each_row(FINALS)
 async def test_a_remark_never_takes_the_place_of_the_answer(final: str) -> None:
     verdict = WRONG.replace("90 m.</final>", f"{final}</final>")
     result, _ = await verified(verifier(verdict), rewrite=True)
@@ -479,13 +480,12 @@ async def test_an_answer_that_agrees_is_clean_and_stays() -> None:
 STATUSES = ["", "clean or discrepancy", "not clean", "no discrepancy", "unsure", "ok"]
 
 
-@pytest.mark.parametrize(
-    "verdict",
+@each_row(
     [
         *(WRONG.replace(">discrepancy<", f">{status}<") for status in STATUSES),
         "Looks good to me.",
         "",
-    ],
+    ]
 )
 async def test_a_status_that_is_neither_word_verifies_nothing(verdict: str) -> None:
     result, _ = await verified(verifier(verdict), rewrite=True)
@@ -688,8 +688,7 @@ async def test_a_plan_that_cannot_be_read_changes_nothing() -> None:
     assert asked == CALL
 
 
-@pytest.mark.parametrize(
-    ("tokens", "effort"),
+@each_row(
     [
         (20_000, "max"),
         (16_384, "max"),
@@ -698,7 +697,7 @@ async def test_a_plan_that_cannot_be_read_changes_nothing() -> None:
         (7_999, "medium"),
         (4_096, "medium"),
         (4_095, "low"),
-    ],
+    ]
 )
 def test_a_budget_of_thinking_means_an_effort(tokens: int, effort: str) -> None:
     assert effort_of_budget(tokens) == effort
@@ -920,8 +919,7 @@ def test_the_environment_changes_the_quality_that_it_names() -> None:
     assert quality.reasoning.effort("scout") == "high"
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
+@each_row(
     [
         ("REFINE_ENABLED", "perhaps"),
         ("VERIFY_NUM_QUESTIONS", "-1"),
@@ -929,7 +927,7 @@ def test_the_environment_changes_the_quality_that_it_names() -> None:
         ("REASONING_MODE", "wild"),
         ("REFLEXION_QUEUE_STALE_AFTER", "soon"),
         ("ENABLED", ""),
-    ],
+    ]
 )
 def test_junk_in_the_environment_changes_nothing(name: str, text: str) -> None:
     before = Quality(verify=Verify(), reflexion=Reflexion())

@@ -31,6 +31,7 @@ from loopline.testing.scripted import Entry
 from loopline.timeline import ArtifactKept, Block, Effect, SourceAdded, ToolResult, ToolsSelected
 from tests.mcp.served import Served, plain
 from tests.support import playground
+from tests.support.rows import each_row
 from tests.support.scripted_conversation import play_turn
 from tests.support.workbench import (
     THIRTEEN,
@@ -484,8 +485,7 @@ class Reaches:
         return text
 
 
-@pytest.mark.parametrize(
-    ("guard", "tool", "effect", "message"),
+@each_row(
     [
         (allow_only(["shop.*"]), "shop.add", "write", ""),
         (allow_only("shop.*"), "shop.add", "write", ""),
@@ -500,7 +500,7 @@ class Reaches:
         (read_only(), "shop.child", "meta", "may change something (meta)"),
         (read_only(), "react.plan", "meta", ""),
         (read_only(), "react.hide", "meta", ""),
-    ],
+    ]
 )
 async def test_a_guard_lets_a_call_pass_or_says_why_not(
     guard: Guard, tool: str, effect: Effect, message: str
