@@ -17,14 +17,8 @@ import pytest
 from loopline import Store
 from loopline.errors import StoreError
 from loopline.models import JsonObject
-from loopline.reader import (
-    DocumentError,
-    HeadsError,
-    audit_document,
-    heads_text,
-    read_document,
-    read_heads,
-)
+from loopline.reader import DocumentError, audit_document, heads_text, read_document, read_heads
+from loopline.reader.document_import import HeadsError
 from loopline.store import SqlLog
 from loopline.store.blobs import FileBlobs
 from loopline.timeline import ConversationKey

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from loopline import LooplineError
-from loopline.events import HELD_EVENTS, Delta, Event, Mailbox, event_size
+from loopline.events import Delta, Event, Mailbox, event_size
+from loopline.events.mailbox import HELD_EVENTS
 from loopline.timeline import Block, Exit, Notes
 
 CHANNELS: tuple[str, ...] = ("answer", "notes")

@@ -127,6 +127,10 @@ def test_a_long_text_is_cut_and_names_its_block() -> None:
     assert line == f"turn_4 ok (user): {'x' * feedback.TEXT_LIMIT}… (ar:turn_4.turn.feedback.1)"
 
 
+def text_of(notes: Sequence[memory_notes.MemoryNote]) -> str:
+    return "\n".join(note.line() for note in notes)
+
+
 def test_memory_notes_are_kept_in_order_and_once() -> None:
     log = blocks(
         (1, Notes(text="looking\n[P] answers in German\n- [D] SQLite it is")),
@@ -135,11 +139,11 @@ def test_memory_notes_are_kept_in_order_and_once() -> None:
         (3, Notes(text="  [D]  sqlite  it is \n[S] one file a port\n[A] the log works\n[A]")),
     )
     notes = memory_notes.fold(log)
-    assert notes.text == (
+    assert text_of(notes) == (
         "[P] answers in German\n[D] SQLite it is\n[K] fi:turn_2.files/a.md\n"
         "[S] one file a port\n[A] the log works"
     )
-    assert [(note.kind, note.ref) for note in notes.notes] == [
+    assert [(note.kind, note.ref) for note in notes] == [
         ("preference", "ar:turn_1.react.notes.1"),
         ("decision", "ar:turn_1.react.notes.1"),
         ("artifact", "ar:turn_2.react.notes.2"),
@@ -150,8 +154,8 @@ def test_memory_notes_are_kept_in_order_and_once() -> None:
 
 @given(st.lists(st.text(alphabet="[]PDSAK- x\n", max_size=30), max_size=5))
 def test_the_text_of_memory_notes_reads_as_the_same_notes(texts: list[str]) -> None:
-    notes = memory_notes.fold(blocks(*((1, Notes(text=text)) for text in texts)))
-    assert memory_notes.fold(blocks((1, Notes(text=notes.text)))).text == notes.text
+    text = text_of(memory_notes.fold(blocks(*((1, Notes(text=text)) for text in texts))))
+    assert text_of(memory_notes.fold(blocks((1, Notes(text=text))))) == text
 
 
 def test_every_letter_has_its_kind() -> None:

@@ -84,8 +84,7 @@ def missing(run: ScenarioRun, sent: Sent) -> list[str]:
     prompt = sent.prompt
     text = "\n".join([*(repr(message) for message in prompt.messages), prompt.tail])
     plans = [plan.plan_id for plan in before.plans.open_plans[-4:]]
-    noted = tl.memory_notes.fold(b for b in before.blocks if isinstance(b.body, tl.Notes))
-    notes = [note.text for note in noted.notes]
+    notes = [note.text for note in tl.memory_notes.fold(before.blocks)]
     cited = {
         sid
         for block in before.blocks

@@ -19,16 +19,8 @@ from loopline import timeline as tl
 from loopline.clock import SystemClock
 from loopline.conversations import Conversation
 from loopline.conversations.subscriptions import Subscriber, Subscriptions
-from loopline.events import (
-    HELD_EVENTS,
-    LARGEST_HELD_SIZE,
-    Delta,
-    Event,
-    Mailbox,
-    Record,
-    event_size,
-    sse,
-)
+from loopline.events import Delta, Event, Mailbox, Record, event_size, sse
+from loopline.events.mailbox import HELD_EVENTS, LARGEST_HELD_SIZE
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry as Scripted
 from tests.support.scripted_conversation import play_turn, talking

@@ -178,7 +178,7 @@ def acted(*bodies: tl.Body) -> str:
 
 
 def noted(text: str) -> tl.LedgerLine:
-    [note] = tl.memory_notes.fold(blocks(tl.Notes(text=f"[D] keep{text}"))).notes
+    [note] = tl.memory_notes.fold(blocks(tl.Notes(text=f"[D] keep{text}")))
     return tl.LedgerLine(ref=note.ref, words=note.line())
 
 

@@ -141,8 +141,7 @@ class _Started:
 
 def _find_started(timeline: tl.Timeline) -> Sequence[_Started]:
     """Return the calls that have started in the background and have no result."""
-    work = timeline.fold(tl.BackgroundWork, "background", tl.BackgroundWork)
-    work.extend(timeline.after(work.seq))
+    work = timeline.background
     begun = [_Started.of(call_id, block, work) for call_id, (block, _) in work.calls.items()]
     return [started for started in begun if started is not None]
 
@@ -205,10 +204,6 @@ class BackgroundCalls:
 
         Calls that may begin again are left for `find_lost`, unless they were told to stop.
         """
-        work = timeline.fold(tl.BackgroundWork, "background", tl.BackgroundWork)
-        work.extend(timeline.after(work.seq))
-        if not work.calls or tl.parent_name(conversation.name) is not None:
-            return
         for started in self._find_lost(conversation, timeline):
             if started.again is None or started.is_stopping:
                 result = _end_of(started)
@@ -221,10 +216,6 @@ class BackgroundCalls:
         self, conversation: tl.ConversationKey, timeline: tl.Timeline
     ) -> Sequence[BackgroundCall]:
         """Return the calls whose process has gone and that may begin again."""
-        # `settle` has folded what was before the turn.
-        work = timeline.fold(tl.BackgroundWork, "background", tl.BackgroundWork)
-        if not work.calls or tl.parent_name(conversation.name) is not None:
-            return ()
         return [
             BackgroundCall(
                 conversation=conversation,
@@ -241,6 +232,8 @@ class BackgroundCalls:
     def _find_lost(
         self, conversation: tl.ConversationKey, timeline: tl.Timeline
     ) -> Sequence[_Started]:
+        if not timeline.background.calls or tl.parent_name(conversation.name) is not None:
+            return ()
         now = self._clock.now()
         return [
             started

@@ -30,9 +30,7 @@ from loopline.events.events import NotesMode as NotesMode
 from loopline.events.events import ObservedTurn as ObservedTurn
 from loopline.events.events import Observer as Observer
 from loopline.events.events import PartialOutput as PartialOutput
-from loopline.events.mailbox import HELD_EVENTS as HELD_EVENTS
 from loopline.events.mailbox import HELD_SIZE as HELD_SIZE
-from loopline.events.mailbox import LARGEST_HELD_SIZE as LARGEST_HELD_SIZE
 from loopline.events.mailbox import Mailbox as Mailbox
 from loopline.events.mailbox import event_size as event_size
 from loopline.events.projection import question_digest as question_digest

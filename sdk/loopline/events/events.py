@@ -124,21 +124,17 @@ class AnswerText:
                 (self._passed if self._is_certain else self._held).append(text)
                 return text if self._is_certain else ""
             case Delta(type="reset", channel="answer"):
-                return self._reset()
+                self._held = []
+                if self._holds:
+                    self._is_certain = False  # the text is written again, and only its end is new
+                    return ""
+                has_passed, self._passed = bool(self._passed), []
+                return "\n\n" if has_passed else ""
             case Block(body=Completion(text=text)):
                 return self._complete(text)
             case _:
                 pass
         return ""
-
-    def _reset(self) -> str:
-        """Discard the held text. With `notes` "show", return the separation from a text that was passed on."""
-        self._held = []
-        if self._holds:
-            self._is_certain = False  # the text is written again, and only its end is new
-            return ""
-        passed, self._passed = self._passed, []
-        return "\n\n" if passed else ""
 
     def _complete(self, recorded: str) -> str:
         """Return the rest of the answer; `recorded` is its text without resolved citations."""

@@ -431,10 +431,7 @@ def _newest(lines: Sequence[tl.LedgerLine], limit: float) -> FittedLines:
 def _notes(covered: SummaryRange) -> FittedLines:
     """Return the memory notes of the range and the previous summary, each once, the newest last."""
     notes = {line.words: line for line in covered.previous.notes} if covered.previous else {}
-    folded = tl.memory_notes.fold(
-        block for block in covered.blocks if isinstance(block.body, tl.Notes)
-    )
-    for note in folded.notes:
+    for note in tl.memory_notes.fold(covered.blocks):
         line = note.line()
         words = line if len(line) <= NOTE_LIMIT else f"{line[:NOTE_LIMIT]}…"
         notes[words] = notes.pop(words, tl.LedgerLine(ref=note.ref, words=words))

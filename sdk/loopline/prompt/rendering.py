@@ -700,7 +700,7 @@ class Rendering:
         shown = self._text(block, text)
         if shown == text:
             return text
-        notes = tl.memory_notes.fold([block]).notes
+        notes = tl.memory_notes.fold([block])
         return "\n".join([shown, *(note.line() for note in notes if note.line() not in shown)])
 
     def _hide(self, block: tl.Block, text: str) -> str:

@@ -6,7 +6,6 @@ from loopline.reader.conversation_documents import timeline_document as timeline
 from loopline.reader.conversation_reader import ConversationReader as ConversationReader
 from loopline.reader.conversation_reader import check_name as check_name
 from loopline.reader.document_checks import DocumentError as DocumentError
-from loopline.reader.document_import import HeadsError as HeadsError
 from loopline.reader.document_import import audit_document as audit_document
 from loopline.reader.document_import import block_at as block_at
 from loopline.reader.document_import import heads_text as heads_text

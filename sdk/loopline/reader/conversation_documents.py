@@ -105,7 +105,7 @@ def plan_list(blocks: Iterable[tl.Block]) -> str:
 
 def note_list(blocks: Iterable[tl.Block]) -> str:
     """Return a line for each memory note in these blocks, with the ref of its first block."""
-    notes = tl.memory_notes.fold(blocks).notes
+    notes = tl.memory_notes.fold(blocks)
     return "\n".join(f"{note.ref} {note.line()}" for note in notes) or "no memory notes"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from loopline.refs import ArtifactRef, BlockRef, CallRef, FileRef, PlanRef, Ref, SummaryRef
 from loopline.timeline import bodies
@@ -24,21 +23,21 @@ CarriedBody = (
     Plan
     | SourceAdded
     | bodies.TextKept
-    | ModelOverflowed
-    | bodies.Decision
     | bodies.Imported
     | bodies.ToolResult
     | bodies.Feedback
     | bodies.TurnHeader
     | FileBody
-    | bodies.CustomEvent
-    | bodies.BackgroundStop
     | bodies.ModeChanged
     | bodies.Schedule
-    | TakenBody
 )
-"""The bodies that decide what a checkpoint carries."""
+WaitingBody = (
+    TakenBody | bodies.CustomEvent | bodies.BackgroundStop | ModelOverflowed | bodies.Decision
+)
+"""These bodies and those of `CarriedBody` decide what a checkpoint carries."""
 _CARRIED = BodyUnion[CarriedBody](CarriedBody)
+_WAITING = BodyUnion[WaitingBody](WaitingBody)
+_ROUNDS = BodyUnion[RoundStart](RoundStart)
 SaidBody = bodies.InputBody | bodies.Feedback | bodies.Exit
 """The bodies that a turn may have before a runner starts it."""
 _SAID = BodyUnion[SaidBody](SaidBody)
@@ -109,12 +108,15 @@ def checkpoint(timeline: Timeline, covers: int, learned: Learned) -> Checkpoint 
     carries = tuple(sorted(matter.seqs()))
     if _has_open_work(since) or covers - len(carries) <= before.covers - len(before.carries):
         return None
-    texts = [digest for block in since for digest in _stored_digests(block)]
+    texts = list(before.texts)
+    for _, start in _ROUNDS.among(since):
+        texts += [start.system_sha256] if start.system else []
+        texts += [start.tools_sha256] if start.tools else []
     return Checkpoint(
         covers=covers,
         carries=carries,
         calls=before.calls + sum(isinstance(block.body, bodies.ToolCalled) for block in since),
-        texts=tuple(dict.fromkeys([*before.texts, *texts])),
+        texts=tuple(dict.fromkeys(texts)),
         types=tuple(sorted({*before.types, *(block.type for block in since)})),
         plans=matter.plans.started,
         learned=dict(learned),
@@ -131,10 +133,7 @@ class _CarriedBlocks:
         self._snapshots: dict[str, int] = {}
         self._judged: dict[int, int] = {}
         self._always: list[int] = []
-        self._feedback: list[int] = []
-        self._knowledge: list[int] = []
-        self._modes: list[int] = []
-        self._schedules: list[int] = []
+        self._newest: dict[type[bodies.Body], int] = {}
         self._background = BackgroundWork()
         self._pending: dict[int, Block] = {}
         self._files = FileTree()
@@ -147,21 +146,28 @@ class _CarriedBlocks:
 
     def seqs(self) -> set[int]:
         """Return the seqs of the blocks that the checkpoint carries."""
-        newest = (self._feedback, self._knowledge, self._modes, self._schedules)
-        latest = [*(seqs[-1:] for seqs in newest), self._always]
-        files = [block.seq for block in self._files.files.values()]
         calls = self._background.calls
-        background = [block.seq for block, _ in calls.values()]
-        background += [seq for call_id, seq in self._background.stops.items() if call_id in calls]
-        snapshots = map(self._snapshots.__getitem__, self.plans.latest)
-        lessons = [lesson.seq for lesson in self._overflows.by_model.values() if lesson.body.named]
-        alone = [*snapshots, *lessons, *self._judged.values(), *files, *background]
-        return {*alone, *(seq for seqs in latest for seq in seqs), *self._waiting()}
+        lessons = self._overflows.by_model.values()
+        return {
+            *self._always,
+            *self._newest.values(),
+            *self._judged.values(),
+            *map(self._snapshots.__getitem__, self.plans.latest),
+            *(lesson.seq for lesson in lessons if lesson.body.named),
+            *(block.seq for block in self._files.files.values()),
+            *(block.seq for block, _ in calls.values()),
+            *(seq for call_id, seq in self._background.stops.items() if call_id in calls),
+            *self._waiting(),
+        }
 
     def _take(self, block: Block) -> None:
         body = block.body
-        if not _CARRIED.has(body):
-            return
+        if _WAITING.has(body):
+            self._take_waiting(block, body)
+        elif _CARRIED.has(body):
+            self._take_carried(block, body)
+
+    def _take_carried(self, block: Block, body: CarriedBody) -> None:
         match body:
             case Plan(snapshot=snapshot):
                 self.plans.take(snapshot)
@@ -171,47 +177,21 @@ class _CarriedBlocks:
             case bodies.ToolResult(shows=shows):
                 self._always += [block.seq] if _has_repeated_text(shows) else []
             case bodies.Feedback(origin=origin):
-                self._feedback.append(block.seq)
+                self._newest[bodies.Feedback] = block.seq
                 if origin == "user":
                     self._judged[block.turn] = block.seq
             case bodies.TurnHeader(knowledge=knowledge):
-                self._knowledge += [block.seq] if knowledge is not None else []
                 take_file(self._files, block)
+                if knowledge is not None:
+                    self._newest[bodies.TurnHeader] = block.seq
             case FileAdded() | FileRemoved() | FilesPulled():
                 take_file(self._files, block)
-            case (
-                bodies.UserPrompt()
-                | bodies.UserFollowup()
-                | bodies.UserSteer()
-                | bodies.BackgroundResult()
-                | bodies.UserRecalled()
-                | RoundStart()
-                | bodies.CustomEvent()
-                | bodies.BackgroundStop()
-                | bodies.ModeChanged()
-                | bodies.Schedule()
-                | ModelOverflowed()
-                | bodies.Decision()
-            ):
-                self._take_waiting(block, body)
+            case bodies.ModeChanged() | bodies.Schedule():
+                self._newest[type(body)] = block.seq
 
-    def _take_waiting(
-        self,
-        block: Block,
-        body: TakenBody
-        | bodies.CustomEvent
-        | bodies.BackgroundStop
-        | bodies.ModeChanged
-        | bodies.Schedule
-        | ModelOverflowed
-        | bodies.Decision,
-    ) -> None:
-        """Fold pending input, the mode, background calls without a result, and requests that were too long."""
+    def _take_waiting(self, block: Block, body: WaitingBody) -> None:
+        """Fold pending input, background calls without a result, and requests that were too long."""
         match body:
-            case bodies.ModeChanged():
-                self._modes.append(block.seq)
-            case bodies.Schedule():
-                self._schedules.append(block.seq)
             case ModelOverflowed() | bodies.Decision():
                 self._overflows.take(block, body)
             case bodies.CustomEvent() | bodies.BackgroundStop():
@@ -230,15 +210,16 @@ class _CarriedBlocks:
 
     def _waiting(self) -> set[int]:
         """Return the seqs of pending input, of the blocks of its turns, and of rounds and recalls that refer to these."""
-        prompts = [
-            block for block in self._pending.values() if isinstance(block.body, bodies.UserPrompt)
-        ]
-        turns = {block.turn for block in prompts}
-        seqs = {
-            block.seq for block in self._blocks if block.turn in turns and _SAID.has(block.body)
+        pending = self._pending
+        prompted = {
+            block.turn for block in pending.values() if isinstance(block.body, bodies.UserPrompt)
         }
-        seqs |= self._pending.keys()
-        seqs |= {block.seq for block in self._blocks if input_seq_of(block) in self._pending}
+        seqs = {
+            block.seq
+            for block in self._blocks
+            if (block.turn in prompted and _SAID.has(block.body)) or input_seq_of(block) in pending
+        }
+        seqs |= pending.keys()
         return seqs | {block.seq for block in self._blocks if _takes_or_recalls(block, seqs)}
 
 
@@ -253,17 +234,6 @@ def _has_repeated_text(shows: Sequence[tuple[str, str]]) -> bool:
     """Return whether the same text was shown under two pinned refs of knowledge, of which only one has its text."""
     digests = [digest for name, digest in shows if name.startswith("ks:") and "@" in name]
     return len(set(digests)) < len(digests)
-
-
-def _stored_digests(block: Block) -> list[str]:
-    round_start = block.body
-    if not isinstance(round_start, RoundStart):
-        return []
-    texts = (
-        (round_start.system, round_start.system_sha256),
-        (round_start.tools, round_start.tools_sha256),
-    )
-    return [digest for text, digest in texts if text]
 
 
 def _has_open_work(blocks: Iterable[Block]) -> bool:
@@ -283,11 +253,6 @@ def _has_open_work(blocks: Iterable[Block]) -> bool:
     return bool(turns or calls)
 
 
-@dataclass(slots=True)
-class _Read:
-    full: Timeline | None = None
-
-
 class History:
     """Access to the blocks of a conversation that its timeline does not have.
 
@@ -298,18 +263,16 @@ class History:
         self._log = log
         self._conversation = conversation
         self._timeline = timeline
-        self._read = timeline.fold(_Read, "past", _Read)
 
     async def full(self) -> Timeline:
         """Return the timeline of all blocks."""
         timeline = self._timeline
-        base = self._timeline.base
-        if not base.covers:
+        if not timeline.base.covers:
             return timeline
-        full = self._read.full
+        full = timeline.full
         if full is None:
-            blocks = await self._log.read(self._conversation, limit=base.covers)
-            full = self._read.full = Timeline(blocks)
+            blocks = await self._log.read(self._conversation, limit=timeline.base.covers)
+            full = timeline.full = Timeline(blocks)
         full.extend(timeline.after(full.seq))
         return full
 
@@ -317,7 +280,9 @@ class History:
         """Return a timeline whose `find` gives the same result for the ref as the timeline of all blocks."""
         match ref:
             case FileRef(area="files", turn_id=turn_id, version=None):
-                return await self._open_with_files(turn_number(turn_id))
+                turn = self._timeline.turns.get(turn_number(turn_id))
+                is_after_base = turn is not None and turn.header is not None
+                return self._timeline if is_after_base else await self.full()
             case (
                 BlockRef(turn_id=turn_id)
                 | CallRef(turn_id=turn_id)
@@ -339,23 +304,17 @@ class History:
         blocks = await self._log.read(self._conversation, types=[kind])
         return [block for block in blocks if block.seq <= timeline.seq]
 
-    async def _open_with_files(self, turn: int) -> Timeline:
-        """Return a timeline with every file of the turn, including files of earlier turns."""
-        timeline = self._timeline
-        is_after_base = turn in timeline.turns and timeline.turns[turn].header is not None
-        return timeline if is_after_base else await self.full()
-
     async def _open_with_turn(self, turn: int) -> Timeline:
         """Return a timeline that has that turn in full.
 
         If the prompt of a turn was recalled, a checkpoint may not carry the prompt although the turn starts after it.
         """
         timeline = self._timeline
-        existing = self._timeline.turns.get(turn)
+        existing = timeline.turns.get(turn)
         is_held = existing is not None and None not in (existing.header, existing.prompt)
         if not timeline.base.covers or is_held:
             return timeline
-        if self._read.full is not None:
+        if timeline.full is not None:
             return await self.full()
         blocks = await self._log.read(self._conversation, turn=turn)
         return Timeline(block for block in blocks if block.seq <= timeline.seq)

@@ -54,7 +54,7 @@ class StartValues(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     elapsed_ms: float
 
 
-class ShortStart(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class ShortStart(Struct, frozen=True, omit_defaults=True, gc=False):
     """A `RoundStart` in version 2: frequent fields in an array, to save their names, and the other fields by name."""
 
     start: StartValues
@@ -76,7 +76,7 @@ class ShortStart(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     def of(cls, start: RoundStart) -> ShortStart:
         """Convert a `RoundStart` to its stored form."""
         return cls(
-            start=StartValues(
+            StartValues(
                 saw=start.saw,
                 epoch=start.epoch,
                 model=start.model,
@@ -95,19 +95,7 @@ class ShortStart(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
                 ),
                 elapsed_ms=1.0 * start.elapsed_ms,  # raises TypeError for a text
             ),
-            takes=start.takes,
-            opened_by=start.opened_by,
-            tail_kind=start.tail_kind,
-            purpose=start.purpose,
-            shows=start.shows,
-            file_tokens=start.file_tokens,
-            window=start.window,
-            system=start.system,
-            tools=start.tools,
-            answer_by=start.answer_by,
-            schema_sha256=start.schema_sha256,
-            settings=start.settings,
-            dropped_settings=start.dropped_settings,
+            *_read_named_fields(start),
         )
 
     def read(self) -> RoundStart:
@@ -153,6 +141,10 @@ class ShortStart(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
             settings=self.settings,
             dropped_settings=self.dropped_settings,
         )
+
+
+# The fields after `start` have the same names in both forms; one getter is faster than an attribute for each.
+_read_named_fields = attrgetter(*ShortStart.__struct_fields__[1:])
 
 
 def _pack(digest: str) -> str:

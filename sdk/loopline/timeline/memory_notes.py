@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
-from loopline.timeline.blocks import Block
+from loopline.timeline.blocks import Block, BodyUnion
 from loopline.timeline.bodies import Notes
 
 Kind = Literal["preference", "decision", "structure", "achievement", "artifact"]
@@ -19,6 +19,7 @@ LETTERS: Mapping[str, Kind] = {
     "A": "achievement",
     "K": "artifact",
 }
+_NOTES = BodyUnion[Notes](Notes)
 _LETTER_OF = {kind: letter for letter, kind in LETTERS.items()}
 _NOTE = re.compile(r"[ \t]*(?:[-*•][ \t]+)?\[([PDSAK])\][ \t]*(\S.*)")
 
@@ -36,32 +37,6 @@ class MemoryNote:
         return f"[{_LETTER_OF[self.kind]}] {self.text}"
 
 
-@dataclass(slots=True)
-class MemoryNotes:
-    """The fold of the memory notes: each note once, in the order of first mention."""
-
-    _notes: dict[tuple[Kind, str], MemoryNote] = field(
-        default_factory=dict[tuple[Kind, str], MemoryNote]
-    )
-
-    def take(self, block: Block) -> None:
-        """Fold one more block; only `Notes` change the result."""
-        if isinstance(block.body, Notes):
-            for kind, text in read(block.body.text):
-                name = (kind, " ".join(text.split()).casefold())
-                self._notes.setdefault(name, MemoryNote(kind, text, block.ref))
-
-    @property
-    def notes(self) -> list[MemoryNote]:
-        """All memory notes, in order."""
-        return list(self._notes.values())
-
-    @property
-    def text(self) -> str:
-        """A line for each note; empty without notes."""
-        return "\n".join(note.line() for note in self.notes)
-
-
 def read(notes: str) -> list[tuple[Kind, str]]:
     """Return the kind and text of each memory note: of lines that start with `[P]`, `[D]`, `[S]`, `[A]` or `[K]`.
 
@@ -71,9 +46,11 @@ def read(notes: str) -> list[tuple[Kind, str]]:
     return [(LETTERS[match[1]], match[2].rstrip()) for match in matches if match]
 
 
-def fold(blocks: Iterable[Block]) -> MemoryNotes:
-    """Return the memory notes of these blocks."""
-    notes = MemoryNotes()
-    for block in blocks:
-        notes.take(block)
-    return notes
+def fold(blocks: Iterable[Block]) -> list[MemoryNote]:
+    """Return the memory notes of these blocks, each note once, in the order of first mention."""
+    notes: dict[tuple[Kind, str], MemoryNote] = {}
+    for block, body in _NOTES.among(blocks):
+        for kind, text in read(body.text):
+            name = (kind, " ".join(text.split()).casefold())
+            notes.setdefault(name, MemoryNote(kind, text, block.ref))
+    return list(notes.values())

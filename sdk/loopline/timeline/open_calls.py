@@ -128,29 +128,19 @@ def find_answer(
 BackgroundBody = (
     bodies.CustomEvent | bodies.BackgroundResult | bodies.BackgroundStop | bodies.Imported
 )
-_BACKGROUND = BodyUnion[BackgroundBody](BackgroundBody)
 
 
 @dataclass(slots=True)
 class BackgroundWork:
-    """The fold of background calls without a result, up to `seq`: each with the block and the data of its start.
+    """The fold of background calls without a result: each with the block and the data of its start.
 
     `stops` are the seqs of the blocks that told calls to stop, by call id, and `imported` the ids of calls that began in an
     imported document, so that no process here does their work.
     """
 
-    seq: int = 0
     calls: dict[str, tuple[Block, Json]] = field(default_factory=dict[str, tuple[Block, Json]])
     stops: dict[str, int] = field(default_factory=dict[str, int])
     imported: set[str] = field(default_factory=set[str])
-
-    def extend(self, blocks: Iterable[Block]) -> None:
-        """Fold further blocks."""
-        kinds = _BACKGROUND.types  # looked up here: every block of a conversation comes by
-        for block in blocks:
-            self.seq = block.seq
-            if type(block.body) in kinds and _BACKGROUND.has(block.body):
-                self.take(block, block.body)
 
     def take(self, block: Block, body: BackgroundBody) -> None:
         """Fold one block with its body."""

@@ -201,19 +201,16 @@ class Recorder:
         recorded here. A second question of the same call waits until the first is answered.
         """
         async with self.questions.lock(question.call_id):
-            return await self._ask(question, announce)
-
-    async def _ask(self, question: ToolQuestion, announce: Callable[[], None]) -> Json:
-        [block] = await self.record(question)
-        with self.questions.asking(question, block.seq) as waiting:
-            announce()
-            self.questions.take(self.timeline.after(block.seq))
-            value = await waiting.answer
-        answer = UserAnswer(call_id=question.call_id, value=value)
-        while (first := find_answer(self.timeline.after(block.seq), question)) is None:
-            if await self.record_at_head(answer):
-                return value
-        return first.value
+            [block] = await self.record(question)
+            with self.questions.asking(question, block.seq) as waiting:
+                announce()
+                self.questions.take(self.timeline.after(block.seq))
+                value = await waiting.answer
+            answer = UserAnswer(call_id=question.call_id, value=value)
+            while (first := find_answer(self.timeline.after(block.seq), question)) is None:
+                if await self.record_at_head(answer):
+                    return value
+            return first.value
 
     def notify_steer(self, seq: int) -> None:
         """Call `on_steer` for a steer at that seq, which the user has just sent in this process."""
@@ -307,8 +304,12 @@ class Recorder:
         new = [Entry(body=body, turn=self.number, round=self.round) for body in make(self.timeline)]
         if outside:
             new += [Entry(body=body, turn=self.number) for body in outside]
-        is_headed = self.header is None or self.header is self.turn.header
-        entries = new if is_headed else [*self._heading(), *new]
+        entries = new
+        recorded = self.turn.header
+        if self.header is not None and self.header is not recorded and self.header != recorded:
+            foreword = self.foreword if recorded is None else ()
+            heading = [Entry(body=body, turn=self.number) for body in (self.header, *foreword)]
+            entries = [*heading, *new]
         if not entries:
             return []
         try:
@@ -327,13 +328,6 @@ class Recorder:
 
     def _create_handover_error(self) -> LeaseLost:
         return LeaseLost(f"{turn_id(self.number)} was handed over to the next process")
-
-    def _heading(self) -> list[Entry]:
-        recorded = self.turn.header
-        if self.header is None or self.header == recorded:
-            return []
-        foreword = self.foreword if recorded is None else ()
-        return [Entry(body=body, turn=self.number) for body in (self.header, *foreword)]
 
     async def _read_new(self) -> None:
         self._fold(await self._log.read(self.conversation, after=self.timeline.seq))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import string
 import unicodedata
 from collections.abc import Sequence
 from typing import ClassVar, Literal
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from msgspec import Struct, structs
 
@@ -15,7 +16,7 @@ _DEFAULT_PORTS = {"http": "80", "https": "443"}
 _WEB = re.compile(r"(https?)://([^/?#\s]+)(/[^?#]*)?(?:\?([^#]*))?(?:#.*)?", re.I | re.S)
 _AUTHORITY = re.compile(r"(?:.*@)?(\[[0-9A-Fa-f:.]+\]|[^\[\]:@]+)(?::([0-9]*))?")
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})?")
-_UNPRINTED = re.compile(r"[^!-~]+")
+_PRINTED = string.digits + string.ascii_letters + string.punctuation
 _UNRESERVED = re.compile(r"[A-Za-z0-9._~-]")
 _NO_HOST = re.compile(r"[/?#@:%\[\]\\\s\x00-\x1f]")
 
@@ -177,12 +178,7 @@ def _is_tracking(name: str) -> bool:
 
 def _escape(text: str) -> str:
     """Return the text in printable ASCII: unreserved characters plain, other characters as upper-case escapes."""
-    ascii_only = _UNPRINTED.sub(lambda match: _percent_encode(match[0]), text)
-    return _ESCAPE.sub(_unescape, ascii_only)
-
-
-def _percent_encode(text: str) -> str:
-    return "".join(f"%{byte:02X}" for byte in text.encode("utf-8", "surrogatepass"))
+    return _ESCAPE.sub(_unescape, quote(text, safe=_PRINTED, errors="surrogatepass"))
 
 
 def _unescape(escape: re.Match[str]) -> str:

@@ -21,6 +21,8 @@ from loopline.timeline.bodies import (
     ApprovalMode,
     ArtifactKept,
     BackgroundResult,
+    BackgroundStop,
+    CustomEvent,
     Decision,
     Exit,
     Feedback,
@@ -43,6 +45,7 @@ from loopline.timeline.bodies import (
     UserSteer,
 )
 from loopline.timeline.feedback import Reactions
+from loopline.timeline.open_calls import BackgroundWork
 from loopline.timeline.plan import Plan, Plans
 from loopline.timeline.prompt_blocks import Checkpoint, ModelOverflowed, RoundStart, turn_id
 from loopline.timeline.sources import SourceAdded, SourcePool
@@ -62,8 +65,8 @@ F = TypeVar("F")
 CourseBody = TurnHeader | Exit | ToolCalled | Checkpoint | ModelOverflowed | Decision | Imported
 _COURSE = BodyUnion[CourseBody](CourseBody)
 TakenBody = InboxBody | UserRecalled | RoundStart
-_TAKEN = BodyUnion[TakenBody](TakenBody)
-_SETTINGS = BodyUnion[ModeChanged | Schedule](ModeChanged | Schedule)
+SentBody = TakenBody | ModeChanged | Schedule | CustomEvent | BackgroundStop
+_SENT = BodyUnion[SentBody](SentBody)
 HeldBody = ToolResult | Plan | SourceAdded | TextKept | ArtifactKept | Feedback | FileBody | Unknown
 _HELD = BodyUnion[HeldBody](HeldBody)
 _RESTORED = BodyUnion[UserPrompt | Exit](UserPrompt | Exit)
@@ -199,8 +202,11 @@ class Timeline:
     block, 0 without blocks. `mode` is the approval mode. `schedule` are the messages that wait for their time, stored at `schedule_seq`. `pending` are the inputs that no round has taken, by seq. `unknown` is the first block of an
     unknown type. `kept_texts` are texts by the ref under which they were stored, `shown_texts` digests of texts by the
     refs under which tools showed them. `artifacts` are the newest versions by turn and name. `system_texts` and
-    `tool_texts` are the texts of prompts by digest, and `known_texts` all digests whose text the log has.
+    `tool_texts` are the texts of prompts by digest, and `known_texts` all digests whose text the log has. `full` is the
+    timeline of all blocks, if `History` has read it.
     """
+
+    full: Timeline | None = None
 
     def __init__(self, blocks: Iterable[Block] = (), base: Checkpoint | None = None) -> None:
         self.base: Checkpoint = base or Checkpoint()
@@ -227,6 +233,7 @@ class Timeline:
         self.known_texts: set[str] = set(self.base.texts)
         self.knowledge: list[KnowledgeCommit] = []
         self.overflows: OverflowLessons = OverflowLessons()
+        self.background: BackgroundWork = BackgroundWork()
         self.last_request: Block | None = None
         self._turns: dict[int, Turn] = {}
         self._waiting: dict[
@@ -378,7 +385,8 @@ class Timeline:
         A ref without a number or version names the newest block of its turn. A ref of a kind that does not name blocks,
         such as a skill, gives None.
         """
-        names = self._update_names()
+        names = self._names = self._names or _Names()
+        names.extend(self.blocks)
         match ref:
             case SummaryRef(turn_id=turn_id, n=n):
                 kind = "conv.range.summary"
@@ -401,13 +409,6 @@ class Timeline:
                 return names.plans.get(plan_id)
             case _:
                 return None
-
-    def _update_names(self) -> _Names:
-        """Index the blocks that are not indexed yet, and return the index."""
-        if self._names is None:
-            self._names = _Names()
-        self._names.extend(self.blocks)
-        return self._names
 
     def _find_file(self, names: _Names, ref: FileRef) -> Block | None:
         """Return the version that the ref names; without one the newest version of the turn, else the file at its start."""
@@ -462,6 +463,7 @@ class Timeline:
                 self.checkpoint = body
             case Imported(confirmed=confirmed):
                 self._make_inert(confirmed)
+                self.background.take(block, body)
             case ModelOverflowed():
                 self.overflows.take(block, body)
             case Decision():
@@ -501,26 +503,35 @@ class Timeline:
         ]
         self.knowledge[:] = trusted
 
-    def _fold_input(self, block: Block, body: TakenBody) -> None:
+    def _fold_sent(self, block: Block, body: SentBody) -> None:
+        """Fold inputs, the rounds that take them, settings, and background calls."""
         match body:
             case RoundStart():
-                if body.takes:
-                    self._take_inputs(block, body.takes)
-                if body.model:
-                    self._fold_round(block, body)
+                self._fold_round(block, body)
             case UserRecalled(said=said):
                 if self.pending.pop(said, None) is not None:
                     self.recalled.add(said)
-            case UserPrompt() | UserFollowup() | UserSteer() | BackgroundResult():
+            case UserPrompt() | UserFollowup() | UserSteer():
                 self.pending[block.seq] = block
-
-    def _take_inputs(self, block: Block, takes: Sequence[int]) -> None:
-        inputs = [self.pending.pop(seq, None) for seq in takes]
-        if any(taken is not None and isinstance(taken.body, UserSteer) for taken in inputs):
-            turn = self.turn(block.turn)
-            turn.steered_at_round = turn.rounds
+            case BackgroundResult():
+                self.pending[block.seq] = block
+                self.background.take(block, body)
+            case CustomEvent() | BackgroundStop():
+                self.background.take(block, body)
+            case ModeChanged(mode=mode):
+                self.mode = mode
+            case Schedule():
+                self.schedule = body
+                self.schedule_seq = block.seq
 
     def _fold_round(self, block: Block, start: RoundStart) -> None:
+        if start.takes:
+            inputs = [self.pending.pop(seq, None) for seq in start.takes]
+            if any(taken is not None and isinstance(taken.body, UserSteer) for taken in inputs):
+                turn = self.turn(block.turn)
+                turn.steered_at_round = turn.rounds
+        if not start.model:
+            return
         self.last_request = block
         self.overflows.estimate = start.tokens
         if start.shows == "context":
@@ -531,14 +542,6 @@ class Timeline:
         if start.tools:
             self.known_texts.add(start.tools_sha256)
             self.tool_texts[start.tools_sha256] = start.tools
-
-    def _fold_setting(self, block: Block, body: ModeChanged | Schedule) -> None:
-        match body:
-            case ModeChanged(mode=mode):
-                self.mode = mode
-            case Schedule():
-                self.schedule = body
-                self.schedule_seq = block.seq
 
     def _fold_content(self, block: Block, body: HeldBody) -> None:
         match body:
@@ -564,9 +567,8 @@ class Timeline:
 
     _folds: ClassVar[Mapping[object, Fold[Timeline]]] = {
         **_HELD.table(_fold_content),
-        **_SETTINGS.table(_fold_setting),
         **_COURSE.table(_fold_course),
-        **_TAKEN.table(_fold_input),
+        **_SENT.table(_fold_sent),
     }
 
 

@@ -54,9 +54,8 @@ from loopline.timeline.workspace import TurnFile
 # The bodies that the state of a turn reads.
 ActBody = ToolCalled | ToolStarted | ToolPending | UserAnswer | ToolResult
 _ACT = BodyUnion[ActBody](ActBody)
-_PROXIED = BodyUnion[ProxiedBody](ProxiedBody)
-StepBody = StepStarted | StepEnded
-_STEPS = BodyUnion[StepBody](StepBody)
+OtherActBody = ProxiedBody | StepStarted | StepEnded
+_OTHER_ACT = BodyUnion[OtherActBody](OtherActBody)
 CourseBody = UserPrompt | UserRetry | TurnHeader | RoundStart | ModelOverflowed | Decision | Notice
 _COURSE = BodyUnion[CourseBody](CourseBody)
 SpentBody = ToolsSelected | RangeSummary | RunChild | ModelSwitched | SearchExpanded
@@ -281,7 +280,8 @@ class Turn(Struct):
             self.answer_seqs[call_id] = block.seq
             self.is_answered = True
 
-    def _take_proxied(self, _: Block, body: ProxiedBody) -> None:
+    def _take_other_act(self, _: Block, body: OtherActBody) -> None:
+        """Fold the calls of programs and the steps of workflows."""
         match body:
             case ProxiedCall(call_id=call_id):
                 self.proxied[call_id] = self.open_proxied[call_id] = body
@@ -290,9 +290,6 @@ class Turn(Struct):
                 call = self.open_proxied.pop(call_id, None)
                 if call is not None and status == "error":
                     self._count_failure(call)
-
-    def _take_step(self, _: Block, body: StepBody) -> None:
-        match body:
             case StepStarted(name=name):
                 self.steps[name] = body
             case StepEnded(name=name):
@@ -319,9 +316,8 @@ class Turn(Struct):
     _folds: ClassVar[Mapping[object, Fold[Turn]]] = {
         **_ACT.table(_take_act),
         **_COURSE.table(_take_course),
-        **_PROXIED.table(_take_proxied),
+        **_OTHER_ACT.table(_take_other_act),
         **_SPENT.table(_take_spent),
-        **_STEPS.table(_take_step),
         **_END.table(_take_end),
     }
 
@@ -464,16 +460,13 @@ class OverflowLessons:
                 self.estimate = tokens
             case ModelOverflowed(model=model):
                 self.by_model[model] = OverflowLesson(block.turn, block.seq, body)
-            case Decision(model=model):
-                if model in self.by_model:
-                    self._check(self.by_model[model].body, body)
-
-    def _check(self, lesson: ModelOverflowed, decision: Decision) -> None:
-        """Drop the lesson if the request of the decision was larger than the lesson allows."""
-        usage = decision.usage
-        reported = usage.input_tokens + usage.output_tokens if usage.input_tokens else 0
-        if (reported or self.estimate) > (lesson.named or lesson.tokens):
-            del self.by_model[lesson.model]
+            case Decision(model=model, usage=usage):
+                if model not in self.by_model:
+                    return
+                lesson = self.by_model[model].body
+                reported = usage.input_tokens + usage.output_tokens if usage.input_tokens else 0
+                if (reported or self.estimate) > (lesson.named or lesson.tokens):
+                    del self.by_model[model]
 
 
 T_co = TypeVar("T_co", covariant=True, default=None)

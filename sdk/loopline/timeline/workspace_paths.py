@@ -127,17 +127,13 @@ class TreeNames:
         for end in range(1, len(parts) + 1):
             name = "/".join(parts[:end]), end == len(parts)
             before = self._seen.get(_fold_case(name[0]), name)
+            if before[0] != name[0]:
+                return f"{before[0]} and {name[0]} differ only in their case"
             if before != name:
-                return _describe_clash(before, name)
+                return f"{name[0]} would be both a file and a folder"
             added[_fold_case(name[0])] = name
         self._seen |= added
         return ""
-
-
-def _describe_clash(first: tuple[str, bool], second: tuple[str, bool]) -> str:
-    if first[0] == second[0]:
-        return f"{first[0]} would be both a file and a folder"
-    return f"{first[0]} and {second[0]} differ only in their case"
 
 
 def _fold_case(path: str) -> str:

@@ -229,14 +229,17 @@ class AgUi(client_run.FollowedRun):
     def _add_texts(
         self, meta: turns.EventMeta, event: turns.DecisionMade | turns.AnswerGiven
     ) -> Iterator[RecordDraft]:
+        text_id = self._parts.texts.newest_id(meta.turn_id)
         match event:
             case turns.DecisionMade(notes=notes, thinking=thinking):
                 if thinking:
-                    self._thread.add_text(self._parts.reasoning_id(meta), "reasoning", thinking)
+                    self._thread.add_text(
+                        self._parts.thoughts.newest_id(meta.turn_id), "reasoning", thinking
+                    )
                 if notes:
-                    self._thread.add_text(self._parts.text_id(meta), "assistant", notes)
+                    self._thread.add_text(text_id, "assistant", notes)
             case turns.AnswerGiven(text=text):
-                self._thread.add_text(self._parts.text_id(meta), "assistant", text)
+                self._thread.add_text(text_id, "assistant", text)
                 yield from self._change_state(event)
 
     def _next_step(self, name: str) -> Iterator[RecordDraft]:

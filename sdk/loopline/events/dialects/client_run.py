@@ -6,12 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from loopline import timeline
 from loopline.events import turn_events as turns
 from loopline.events.dialects.encoder import DialectEncoder, RecordDraft, compaction_data
-from loopline.events.dialects.streamed_text import PartChange, StreamedPart
+from loopline.events.dialects.streamed_text import PartChange, StreamedParts
 from loopline.models import Json, JsonObject
 
 FileUrl = Callable[[str, timeline.FileAdded], str]
@@ -185,78 +185,43 @@ def file_data(file: timeline.FileAdded) -> JsonObject:
     }
 
 
-@dataclass(slots=True)
 class MessageParts:
-    """The texts and the reasoning of a turn as parts with ids, such as `turn_1.text.2`.
+    """The texts and the reasoning of a turn as parts. `has_void` is set once a text was sent that is not stored."""
 
-    `texts` and `thoughts` count the stored parts. `has_void` is set once a text was sent that is not stored.
-    """
-
-    turn: int = 0
-    texts: int = 0
-    thoughts: int = 0
-    has_void: bool = False
-    _text: StreamedPart = field(default_factory=StreamedPart)
-    _reasoning: StreamedPart = field(default_factory=StreamedPart)
+    def __init__(self) -> None:
+        self.texts: StreamedParts = StreamedParts("text")
+        self.thoughts: StreamedParts = StreamedParts("reasoning")
+        self.has_void: bool = False
+        self._channels = {"answer": self.texts, "notes": self.texts, "thinking": self.thoughts}
 
     def changes(self, meta: turns.EventMeta, event: turns.TurnEvent) -> Iterator[PartChange]:
         """Yield the changes that a turn event makes to the parts."""
-        for change in self._changes(meta, event):
+        for change in self._changes(meta.turn_id, event):
             self.has_void = self.has_void or (change.is_void and not change.is_reasoning)
             yield change
 
-    def _changes(self, meta: turns.EventMeta, event: turns.TurnEvent) -> Iterator[PartChange]:
+    def _changes(self, turn_id: str, event: turns.TurnEvent) -> Iterator[PartChange]:
         match event:
             case turns.TurnStarted():
                 yield from self._abandon()
-                self.turn = meta.turn
-                self.texts = self.thoughts = 0
+                self.texts.stored = self.thoughts.stored = 0
                 self.has_void = False
-            case turns.TextStreamed(channel="answer" | "notes", text=text):
-                yield from self._text.feed(self.text_id(meta, 1), text)
-            case turns.TextStreamed(channel="thinking", text=text):
-                part_id = self.reasoning_id(meta, 1)
-                yield from _mark_reasoning(self._reasoning.feed(part_id, text))
-            case turns.TextReset(channel="answer" | "notes"):
-                self._text.reset()
-            case turns.TextReset(channel="thinking"):
-                self._reasoning.reset()
-            case turns.DecisionMade() | turns.AnswerGiven():
-                yield from self._store(meta, event)
+            case turns.TextStreamed(channel=channel, text=text) if channel in self._channels:
+                yield from self._channels[channel].feed(turn_id, text)
+            case turns.TextReset(channel=channel) if channel in self._channels:
+                self._channels[channel].reset()
+            case turns.DecisionMade(thinking=thinking, notes=notes):
+                if thinking:
+                    yield from self.thoughts.settle(turn_id, thinking)
+                if notes:
+                    yield from self.texts.settle(turn_id, notes)
+            case turns.AnswerGiven(text=text):
+                yield from self.texts.settle(turn_id, text)
             case turns.RoundStarted() | turns.TurnPaused() | turns.TurnFinished():
                 yield from self._abandon()
             case _:
                 pass
 
-    def text_id(self, meta: turns.EventMeta, offset: int = 0) -> str:
-        """Return the id of the newest stored text, or with an `offset` of 1 that of the next one."""
-        return f"{meta.turn_id}.text.{self.texts + offset}"
-
-    def reasoning_id(self, meta: turns.EventMeta, offset: int = 0) -> str:
-        """Return the id of the newest stored reasoning, or with an `offset` of 1 that of the next one."""
-        return f"{meta.turn_id}.reasoning.{self.thoughts + offset}"
-
-    def _store(
-        self, meta: turns.EventMeta, event: turns.DecisionMade | turns.AnswerGiven
-    ) -> Iterator[PartChange]:
-        match event:
-            case turns.DecisionMade(thinking=thinking, notes=notes):
-                if thinking:
-                    self.thoughts += 1
-                    part = self._reasoning.settle(self.reasoning_id(meta), thinking)
-                    yield from _mark_reasoning(part)
-                if notes:
-                    self.texts += 1
-                    yield from self._text.settle(self.text_id(meta), notes)
-            case turns.AnswerGiven(text=text):
-                self.texts += 1
-                yield from self._text.settle(self.text_id(meta), text)
-
     def _abandon(self) -> Iterator[PartChange]:
-        yield from _mark_reasoning(self._reasoning.abandon())
-        yield from self._text.abandon()
-
-
-def _mark_reasoning(changes: Iterator[PartChange]) -> Iterator[PartChange]:
-    for change in changes:
-        yield structs.replace(change, is_reasoning=True)
+        yield from self.thoughts.abandon()
+        yield from self.texts.abandon()

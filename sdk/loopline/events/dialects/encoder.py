@@ -124,19 +124,16 @@ class DialectEncoder:
         records: list[Record] = []
         for meta, event in events:
             for draft in self._vocabulary.drafts(meta, event):
-                record_id = self._id(meta, draft)
+                record_id = ""
+                if draft.durable and meta.seq:
+                    self._k = self._k + 1 if meta.seq == self._seq else 1
+                    self._seq = meta.seq
+                    record_id = f"{self._seq}.{self._k}"
                 if not draft.streamed:
                     records.append(
                         Record(event=draft.event, data=draft.data, id=record_id, named=self._named)
                     )
         return records
-
-    def _id(self, meta: EventMeta, draft: RecordDraft) -> str:
-        if not (draft.durable and meta.seq):
-            return ""
-        self._k = self._k + 1 if meta.seq == self._seq else 1
-        self._seq = meta.seq
-        return f"{self._seq}.{self._k}"
 
 
 def custom_data(event: CustomEvent | Delta) -> JsonObject:

@@ -38,7 +38,9 @@ class Nadoo:
                 # has no iteration, so its tokens are sent at once.
                 self._held_tokens = [] if isinstance(event, turns.RoundStarted) else None
             case turns.DecisionMade(decision=Decision(purpose="decision")):
-                yield self._iteration(event)
+                made: JsonObject = {"iteration": event.iteration, "thought": event.thought}
+                made |= {"node_id": self._node, "max_iterations": event.limit}
+                yield RecordDraft("agent_iteration", made)
                 yield from self._release_tokens()
             case RangeSummary():
                 data: JsonObject = {"node_id": self._node, **compaction_data(event)}
@@ -53,17 +55,6 @@ class Nadoo:
                 yield self._finish(event)
             case _:
                 pass
-
-    def _iteration(self, event: turns.DecisionMade) -> RecordDraft:
-        return RecordDraft(
-            "agent_iteration",
-            {
-                "iteration": event.iteration,
-                "thought": event.thought,
-                "node_id": self._node,
-                "max_iterations": event.limit,
-            },
-        )
 
     def _call(
         self, event: turns.CallStarted | turns.CallFinished | turns.InputRequested

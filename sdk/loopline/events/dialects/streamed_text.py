@@ -85,34 +85,45 @@ class PartChange(Struct, frozen=True, kw_only=True):
     streamed: bool = False
 
 
-class StreamedPart:
-    """A text of a message as parts with ids: the part that is streamed to live listeners, and the stored part.
+class StreamedParts:
+    """The texts or the reasoning of a turn as parts: those that are streamed to live listeners, and the stored parts.
 
-    The id of the stored part depends only on blocks. The streamed part has the same id; after a void part with that id,
-    the next one gets the id with `~1`, `~2`, …
+    The ids of stored parts, such as `turn_1.text.2`, depend only on blocks; `stored` counts these parts. A streamed part
+    has the id of the stored one; after a void part with that id, the next one gets the id with `~1`, `~2`, …
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: Literal["text", "reasoning"]) -> None:
+        self.stored: int = 0
+        self._name = name
+        self._is_reasoning = name == "reasoning"
         self._text = StreamedText()
         self._live_id = ""
         self._parts = 0
 
-    def feed(self, part_id: str, text: str) -> Iterator[PartChange]:
-        """Yield the changes for more text of the part; `part_id` is the id under which the text will be stored."""
-        yield from self._send(part_id, self._text.feed(text))
+    def newest_id(self, turn_id: str) -> str:
+        """Return the id of the newest stored part."""
+        return f"{turn_id}.{self._name}.{self.stored}"
+
+    def feed(self, turn_id: str, text: str) -> Iterator[PartChange]:
+        """Yield the changes for more text of the next part."""
+        yield from self._send(f"{turn_id}.{self._name}.{self.stored + 1}", self._text.feed(text))
 
     def reset(self) -> None:
         """Mark the streamed text as void; the text will be streamed again."""
         self._text.reset()
 
-    def settle(self, part_id: str, text: str) -> Iterator[PartChange]:
+    def settle(self, turn_id: str, text: str) -> Iterator[PartChange]:
         """Yield the changes that complete the streamed part, then those of the stored part with all of `text`."""
+        self.stored += 1
+        part_id = self.newest_id(turn_id)
         has_begun = self._text.has_begun
         piece = self._text.settle(text)
         if has_begun:
             yield from self._send(part_id, piece)
             yield from self._end(is_void=False)
-        yield from create_stored_part(part_id, text, streamed=has_begun)
+        yield from create_stored_part(
+            part_id, text, streamed=has_begun, is_reasoning=self._is_reasoning
+        )
         self._parts = 0
 
     def abandon(self) -> Iterator[PartChange]:
@@ -128,17 +139,24 @@ class StreamedPart:
             yield from self._end(is_void=True)
             self._live_id = f"{part_id}~{self._parts}" if self._parts else part_id
             self._parts += 1
-            yield PartChange(kind="start", part_id=self._live_id)
-        yield PartChange(kind="delta", part_id=self._live_id, text=piece.text)
+            yield self._change("start")
+        yield structs.replace(self._change("delta"), text=piece.text)
 
     def _end(self, *, is_void: bool) -> Iterator[PartChange]:
         if self._live_id:
-            yield PartChange(kind="end", part_id=self._live_id, is_void=is_void)
+            yield structs.replace(self._change("end"), is_void=is_void)
         self._live_id = ""
 
+    def _change(self, kind: Literal["start", "delta", "end"]) -> PartChange:
+        return PartChange(kind=kind, part_id=self._live_id, is_reasoning=self._is_reasoning)
 
-def create_stored_part(part_id: str, text: str, *, streamed: bool = False) -> list[PartChange]:
+
+def create_stored_part(
+    part_id: str, text: str, *, streamed: bool = False, is_reasoning: bool = False
+) -> list[PartChange]:
     """Return the changes that create a part with all of a stored text."""
-    start = PartChange(kind="start", part_id=part_id, durable=True, streamed=streamed)
+    start = PartChange(
+        kind="start", part_id=part_id, is_reasoning=is_reasoning, durable=True, streamed=streamed
+    )
     delta = structs.replace(start, kind="delta", text=text)
     return [start, *([delta] if text else []), structs.replace(start, kind="end")]

@@ -10,7 +10,7 @@ from loopline.events.dialects.client_run import draft_with_type
 from loopline.events.dialects.encoder import RecordDraft
 from loopline.events.dialects.streamed_text import PartChange
 from loopline.models import JsonObject, dumps
-from loopline.timeline import ExitReason, FileAdded, Plan, is_hosted
+from loopline.timeline import ExitReason, FileAdded, Plan, Source, is_hosted
 
 _FINISH: dict[ExitReason, str] = {
     "complete": "stop",
@@ -58,7 +58,7 @@ class Vercel(client_run.FollowedRun):
             case turns.CallStarted() | turns.CallFinished():
                 yield from _call(event)
             case turns.AnswerGiven(sources=sources):
-                yield from map(_source, (item for item in sources if item.source is not None))
+                yield from (_source(item.sid, item.source) for item in sources if item.source)
             case turns.TurnPaused() | turns.TurnFinished():
                 yield from self._next_step(has_step=False)
                 yield from _end(event)
@@ -129,10 +129,8 @@ def _request(event: turns.InputRequested, request_id: str) -> RecordDraft:
     return draft_with_type("data-question", {"id": request_id, "data": data})
 
 
-def _source(cited: turns.CitedSource) -> RecordDraft:
-    source = cited.source
-    assert source is not None
-    row: JsonObject = {"sourceId": f"{cited.sid}", "title": source.title or source.url}
+def _source(sid: int, source: Source) -> RecordDraft:
+    row: JsonObject = {"sourceId": f"{sid}", "title": source.title or source.url}
     if source.url.startswith(("https://", "http://")):
         return draft_with_type("source-url", {**row, "url": source.url})
     document: JsonObject = {"mediaType": "text/plain", "filename": source.url}

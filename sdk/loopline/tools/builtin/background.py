@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from loopline.errors import ToolError
 from loopline.models import JsonObject, ToolSpec
-from loopline.timeline import BackgroundStop, BackgroundWork, ConversationKey, Timeline
+from loopline.timeline import BackgroundStop, ConversationKey, Timeline
 from loopline.tools import parameters
 from loopline.tools.functions import RerunnableTool
 from loopline.tools.invocation import Background, ToolInvocation
@@ -77,9 +77,7 @@ class BackgroundTool(RerunnableTool):
 
 def _running(timeline: Timeline) -> dict[str, str]:
     """Return the tools of the calls that run in the background, by call id."""
-    work = timeline.fold(BackgroundWork, "background", BackgroundWork)
-    work.extend(timeline.after(work.seq))
-    return {id: _tool_of(data) for id, (_, data) in work.calls.items()}
+    return {id: _tool_of(data) for id, (_, data) in timeline.background.calls.items()}
 
 
 def _tool_of(data: object) -> str:
