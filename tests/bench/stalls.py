@@ -18,7 +18,7 @@ from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from loopline import Attachment, BaseWorkflow, Bundle, Harness, TurnPayload, TurnResult, tool
+from loopline import Attachment, Bundle, Harness, tool
 from loopline.errors import AttachmentError
 from loopline.models import Json
 from loopline.testing import Call, Say, ScriptedModel
@@ -28,7 +28,6 @@ from tests.support.hostile_schemas import PATTERNS, arguments
 from tests.support.hostile_schemas import TEXTS as TEXTS_OF_PATTERNS
 
 MB = 1_000_000
-TOOLS_SPECS = [{"module": "tests.bench.stalls", "alias": "attack"}]
 _given = {"text": ""}
 
 
@@ -39,10 +38,7 @@ def fetch(query: str = "") -> str:
     return _given["text"]
 
 
-class Attacked(BaseWorkflow):
-    async def process(self, payload: TurnPayload) -> TurnResult:
-        react = await self.build_react(tools_module="tests.bench.stalls")
-        return await react.run(payload)
+ATTACKED = Bundle(id="attack", tools=[fetch], limits={"plans": True})
 
 
 def _as_result(text: str) -> list[tuple[str, Sequence[Say]]]:
@@ -87,8 +83,7 @@ async def stall_ms(way: str, text: str, store: str = "memory:") -> float:
     turns = WAYS[way](text)
     script = [entry for _, entries in turns for entry in entries] + [Say("Done.")] * 30
     model = ScriptedModel(script, strict=False, window=200_000, aux={"summary": ["Short."] * 9})
-    bundle = Bundle(id="attacked", workflow=Attacked)
-    async with Harness.open(bundle, store=store, model=model) as harness, watched() as stalls:
+    async with Harness.open(ATTACKED, store=store, model=model) as harness, watched() as stalls:
         conversation = harness.conversation("c")
         for said, _ in turns:
             files = [Attachment("a.txt", text.encode())] if said == ATTACHED else []
@@ -162,16 +157,9 @@ if __name__ == "__main__":
     parser.add_argument("--only", choices=[*WAYS, "schema"])
     parser.add_argument("--text", choices=[*TEXTS])
     given = parser.parse_args()
-    # The tools are those of the module by its name, not of the program that is run.
-    from tests.bench import stalls
-
     if given.only in (None, "schema"):
-        asyncio.run(stalls.print_schema_stalls())
+        asyncio.run(print_schema_stalls())
     if given.only != "schema":
-        asyncio.run(
-            stalls.main(
-                int(given.mb * MB),
-                [given.only] if given.only else [*WAYS],
-                [given.text] if given.text else [*TEXTS],
-            )
-        )
+        ways = [given.only] if given.only else [*WAYS]
+        texts = [given.text] if given.text else [*TEXTS]
+        asyncio.run(main(int(given.mb * MB), ways, texts))

@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from loopline import BaseWorkflow, Bundle, Harness, TurnPayload, TurnResult, tool
+from loopline import Bundle, Harness, tool
 from loopline.errors import LeaseLost
 from loopline.store import SqlLog
 from loopline.testing import Call, Say, ScriptedModel
@@ -28,24 +28,13 @@ def stop(ledger: str) -> str:
     return "done"
 
 
-TOOLS_SPECS = [{"module": "tests.crashes.stopped_process", "alias": "stop"}]
-
-
-class Stopping(BaseWorkflow):
-    """The loop with that tool."""
-
-    async def process(self, payload: TurnPayload) -> TurnResult:
-        react = await self.build_react(tools_module="tests.crashes.stopped_process")
-        return await react.run(payload)
-
-
 async def be_stopped_in_a_tool(store: str, ledger: str, seconds: float) -> None:
     """Say what a listener hears of a turn that calls the tool twice, and how it ended."""
     call = Call("stop.stop", ledger=ledger)
     model = ScriptedModel([Say("", call, call), "Done."], strict=False)
     async with (
         await SqlLog.open(url(store), lease_seconds=seconds) as log,
-        Harness.open(Bundle(id="stopping", workflow=Stopping), store=log, model=model) as harness,
+        Harness.open(Bundle(id="stop", tools=[stop]), store=log, model=model) as harness,
     ):
         try:
             async for event in harness.conversation(HERE.name).stream("go"):

@@ -8,44 +8,30 @@ from pathlib import Path
 
 import pytest
 
-from loopline import (
-    BaseWorkflow,
-    Bundle,
-    BundleError,
-    Harness,
-    LooplineError,
-    ToolContext,
-    ToolError,
-    TurnPayload,
-    TurnResult,
-    tool,
-)
+from loopline import Bundle, BundleError, Harness, LooplineError, ToolContext, ToolError, tool
 from loopline.react import Allow, GuardedCall
 from loopline.react.extensions import Verdict
 from loopline.testing import Call, ScriptedModel
 from loopline.timeline import MemoryLog, ToolPending, ToolResult, ToolStarted
 from tests.support.crashing_log import CrashingLog
+from tests.support.ledgers import add_line, lines_of
 
 UP_TO_THE_START, UP_TO_THE_CALL = 4, 3
 """So many appends are kept: the prompt, the header, a round, a decision with its call, its start."""
 
 
-def lines(ledger: str) -> list[str]:
-    return Path(ledger).read_text().splitlines() if Path(ledger).exists() else []
-
-
 def add(ledger: str, line: str) -> str:
-    Path(ledger).write_text("\n".join([*lines(ledger), line]))
+    add_line(Path(ledger), line)
     return "added"
 
 
 def found(ledger: str, context: ToolContext) -> str | None:
     """Look the call up."""
-    return "found it" if context.idempotency_key in lines(ledger) else None
+    return "found it" if context.idempotency_key in lines_of(Path(ledger)) else None
 
 
 async def found_later(ledger: str) -> dict[str, int]:
-    return {"lines": len(lines(ledger))}
+    return {"lines": len(lines_of(Path(ledger)))}
 
 
 def broken(ledger: str) -> str:
@@ -67,7 +53,7 @@ looking_up, may_answer = asyncio.Event(), asyncio.Event()
 async def found_slowly(ledger: str) -> str:
     looking_up.set()
     await may_answer.wait()
-    return f"{len(lines(ledger))} line"
+    return f"{len(lines_of(Path(ledger)))} line"
 
 
 def as_given(line: str) -> str:
@@ -138,9 +124,6 @@ def read(ledger: str) -> str:
     return add(ledger, "read")
 
 
-TOOLS_SPECS = [{"module": __name__, "alias": "cut"}]
-
-
 class Signs:
     """Has every line that is written bear a name."""
 
@@ -153,22 +136,14 @@ class Signs:
         return text
 
 
-class Cutting(BaseWorkflow):
-    guards = (Signs(),)
-
-    async def process(self, payload: TurnPayload) -> TurnResult:
-        react = await self.build_react(tools_module=__name__)
-        return await react.run(payload)
-
-
-bundle = Bundle(id="cutting", workflow=Cutting)
+TOOLS = [known, counted, unreadable, rejected, odd_answer, signed, slow, asked, unknown, read]
+bundle = Bundle(id="cut", tools=TOOLS, guards=[Signs()])
 
 
 async def cut(name: str, ledger: Path, left: int = UP_TO_THE_START, **more: str) -> MemoryLog:
     """What is kept of a turn whose one call was cut off after so many appends."""
     inner = MemoryLog()
-    log = CrashingLog(inner)
-    log.left = left
+    log = CrashingLog(inner, left)
     model = ScriptedModel([Call(f"cut.{name}", ledger=str(ledger), **more)])
     async with Harness.open(bundle, store=log, model=model) as harness:
         with pytest.raises(LooplineError):
@@ -194,7 +169,7 @@ async def test_what_the_tool_says_became_of_the_call_is_its_result(
     log = await cut(name, tmp_path / "ledger")
     result = await carried_on(log)
     assert (result.status, result.text) == ("ok", text)
-    assert len(lines(str(tmp_path / "ledger"))) == 1
+    assert len(lines_of(tmp_path / "ledger")) == 1
 
 
 async def test_a_tool_that_cannot_say_leaves_the_call_interrupted(tmp_path: Path) -> None:
@@ -203,7 +178,7 @@ async def test_a_tool_that_cannot_say_leaves_the_call_interrupted(tmp_path: Path
     result = await carried_on(log)
     assert result.status == "interrupted"
     assert "whether it took effect is unknown" in result.text
-    assert lines(str(tmp_path / "ledger")) == ["the line of another call"]
+    assert lines_of(tmp_path / "ledger") == ["the line of another call"]
 
 
 async def test_a_tool_that_was_given_nothing_to_look_with_leaves_the_call_interrupted(
@@ -211,7 +186,7 @@ async def test_a_tool_that_was_given_nothing_to_look_with_leaves_the_call_interr
 ) -> None:
     result = await carried_on(await cut("unknown", tmp_path / "ledger"))
     assert result.status == "interrupted"
-    assert lines(str(tmp_path / "ledger")) == ["line"]
+    assert lines_of(tmp_path / "ledger") == ["line"]
 
 
 async def test_looking_that_breaks_leaves_the_call_interrupted_and_is_logged(
@@ -247,7 +222,7 @@ async def test_what_became_of_a_call_is_asked_with_the_arguments_that_it_ran_wit
     tmp_path: Path,
 ) -> None:
     log = await cut("signed", tmp_path / "ledger", line="tea")
-    assert lines(str(tmp_path / "ledger")) == ["tea (ann)"]
+    assert lines_of(tmp_path / "ledger") == ["tea (ann)"]
     result = await carried_on(log)
     assert (result.status, result.text) == ("ok", "added tea (ann)")
     assert (result.ran_with or {}).get("line") == "tea (ann)"
@@ -267,7 +242,7 @@ async def test_a_tool_may_ask_the_user_what_became_of_the_call(tmp_path: Path) -
         assert (await talk.resume({"c1": "Yes."})).answer == "Done."
         results = [block.body for block in await talk.blocks(types="react.tool.result")]
     assert [result.text for result in results if isinstance(result, ToolResult)] == ["Yes."]
-    assert len(lines(str(tmp_path / "ledger"))) == 1
+    assert len(lines_of(tmp_path / "ledger")) == 1
 
 
 async def test_a_steer_does_not_cut_off_the_question_what_became_of_a_call(tmp_path: Path) -> None:
@@ -288,14 +263,14 @@ async def test_a_call_that_had_not_begun_runs_and_nobody_asks_what_became_of_it(
 ) -> None:
     log = await cut("unreadable", tmp_path / "ledger", left=UP_TO_THE_CALL)
     assert (await carried_on(log)).text == "added"
-    assert len(lines(str(tmp_path / "ledger"))) == 1
+    assert len(lines_of(tmp_path / "ledger")) == 1
 
 
 async def test_a_read_runs_again_and_nobody_asks_what_became_of_it(tmp_path: Path) -> None:
     log = await cut("read", tmp_path / "ledger", left=UP_TO_THE_CALL)
-    assert lines(str(tmp_path / "ledger")) == ["read"]
+    assert lines_of(tmp_path / "ledger") == ["read"]
     assert (await carried_on(log)).text == "added"
-    assert lines(str(tmp_path / "ledger")) == ["read", "read"]
+    assert lines_of(tmp_path / "ledger") == ["read", "read"]
 
 
 def other(path: str) -> None:

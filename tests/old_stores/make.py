@@ -15,13 +15,12 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from loopline import BaseWorkflow, Bundle, Harness, Store, TurnPayload, TurnResult
-from loopline.guards import ask_before
+from loopline import Harness, Store
 from loopline.harness.model_choice import Cassette
 from loopline.reader.document_import import heads_text
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry
-from tests.support import playground
+from tests.support.forged_documents import guarded as bundle
 from tests.support.peers import openai_replies as oai
 from tests.support.peers.openai_like import openai_like
 
@@ -31,17 +30,6 @@ SAID = ("It is 7.", "As I said.")
 KEY = b"a key that everybody knows"
 
 
-class Guarded(BaseWorkflow):
-    """Asks before it writes a note."""
-
-    guards = (ask_before(["play.note"]),)
-
-    async def process(self, payload: TurnPayload) -> TurnResult:
-        react = await self.build_react(tools_module=playground.__name__)
-        return await react.run(payload)
-
-
-bundle = Bundle(id="guarded", workflow=Guarded)
 SCRIPT: list[Entry] = [
     Say("[D] SQLite it is", Call("react.plan", mode="new", steps=["look", "answer"])),
     Say("✓ [1] seen", Call("play.find", url="https://example.com"), Call("play.alone", text="x")),

@@ -13,16 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from loopline import (
-    Attachment,
-    BaseWorkflow,
-    Bundle,
-    Harness,
-    ToolContext,
-    TurnPayload,
-    TurnResult,
-    tool,
-)
+from loopline import Attachment, Bundle, Harness, ToolContext, tool
 from loopline import timeline as tl
 from loopline.conversations import Conversation
 from loopline.errors import ModelError
@@ -103,9 +94,6 @@ def ask(question: str, context: ToolContext) -> str:
     context.ask_user(question)
 
 
-TOOLS_SPECS = [{"module": __name__, "alias": "dying"}]
-
-
 class Careful:
     """Lets nothing be noted under the name `dear` that the user has not approved of."""
 
@@ -117,16 +105,13 @@ class Careful:
         return text
 
 
-class Dying(BaseWorkflow):
-    instructions = "Note it."
-    guards = (Careful(),)
-
-    async def process(self, payload: TurnPayload) -> TurnResult:
-        react = await self.build_react(tools_module=__name__)
-        return await react.run(payload)
-
-
-bundle = Bundle(id="dying", workflow=Dying)
+bundle = Bundle(
+    id="dying",
+    instructions="Note it.",
+    tools=[look, note, ask],
+    guards=[Careful()],
+    limits={"plans": True},
+)
 
 
 def replies(length: Length, ledger: str) -> list[Reply]:

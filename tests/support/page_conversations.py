@@ -6,19 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from loopline import (
-    BaseWorkflow,
-    Bundle,
-    Harness,
-    Output,
-    OutputFile,
-    Source,
-    ToolContext,
-    ToolError,
-    TurnPayload,
-    TurnResult,
-    tool,
-)
+from loopline import Bundle, Harness, Output, OutputFile, Source, ToolContext, ToolError, tool
 from loopline.models import Price, Usage
 from loopline.react import Allow, Ask, GuardedCall, Verdict
 from loopline.testing import Call, Say, ScriptedModel
@@ -86,9 +74,6 @@ async def ask(task: str, context: ToolContext) -> str:
     return result.answer
 
 
-TOOLS_SPECS = [{"module": __name__, "alias": "tea"}]
-
-
 class AsksBeforeOrders:
     async def before(self, call: GuardedCall) -> Verdict:
         if call.tool == "tea.order":
@@ -100,16 +85,13 @@ class AsksBeforeOrders:
         return text
 
 
-class TeaGuide(BaseWorkflow):
-    instructions = "You know everything about tea. Cite the notes, and ask before you order."
-    guards = (AsksBeforeOrders(),)
-
-    async def process(self, payload: TurnPayload) -> TurnResult:
-        react = await self.build_react(scratchpad=self.scratchpad, tools_module=__name__)
-        return await react.run(payload)
-
-
-TEA = Bundle(id="tea", workflow=TeaGuide)
+TEA = Bundle(
+    id="tea",
+    instructions="You know everything about tea. Cite the notes, and ask before you order.",
+    tools=[find, price, order, large, ask],
+    guards=[AsksBeforeOrders()],
+    limits={"plans": True},
+)
 PRICE = Price(input=3.0, output=15.0, cache_read=0.3, cache_write=3.75)
 ANSWER = """Sencha wants **water of 70 to 80 degrees** and one to two minutes [[S:1]]. Boiling water makes it bitter [[S:1]].
 

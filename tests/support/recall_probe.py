@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from loopline import BaseWorkflow, Bundle, Harness, TurnPayload, TurnResult, tool
+from loopline import Bundle, Harness, tool
 from loopline.models import Prompt
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry
@@ -113,18 +113,7 @@ async def write(name: str, text: str) -> str:
     return f"{name}: {len(text)} characters"
 
 
-TOOLS_SPECS = [{"module": __name__, "alias": "desk"}]
-
-
-class Desk(BaseWorkflow):
-    """The loop with a register to read and notes to write."""
-
-    async def process(self, payload: TurnPayload) -> TurnResult:
-        react = await self.build_react(tools_module=__name__)
-        return await react.run(payload)
-
-
-desk = Bundle(id="desk", workflow=Desk)
+desk = Bundle(id="desk", tools=[register, write], limits={"plans": True})
 
 
 @dataclass(frozen=True)

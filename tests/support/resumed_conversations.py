@@ -8,18 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 from msgspec import structs
 
-from loopline import (
-    BaseWorkflow,
-    Bundle,
-    Harness,
-    Output,
-    Passage,
-    Source,
-    ToolError,
-    TurnPayload,
-    TurnResult,
-    tool,
-)
+from loopline import Bundle, Harness, Output, Passage, Source, ToolError, tool
 from loopline import timeline as tl
 from loopline.errors import ModelError
 from loopline.models import Capabilities, Prompt, Reply, TextDelta, ToolCall, Usage
@@ -53,9 +42,6 @@ async def write(name: str) -> Output:
     return Output(f"written {name}", artifact={"name": name})
 
 
-TOOLS_SPECS = [{"module": __name__, "alias": "desk"}]
-
-
 async def passage(ref: str) -> Passage:
     path, _, lines = ref.removeprefix("ks:").partition("#")
     path = path.partition("@")[0]
@@ -65,15 +51,8 @@ async def passage(ref: str) -> Passage:
     return Passage(ref=name, title=path, text=text, path=path, commit=COMMIT, lines=(0, 0))
 
 
-class Desk(BaseWorkflow):
-    """The loop with tools that need no threads, so that the order of results is always the same."""
-
-    async def process(self, payload: TurnPayload) -> TurnResult:
-        react = await self.build_react(tools_module=__name__, knowledge_read_fn=passage)
-        return await react.run(payload)
-
-
-bundle = Bundle(id="desk", workflow=Desk)
+bundle = Bundle(id="desk", tools=[look, page, write], knowledge_read_fn=passage)
+"""Its tools need no threads, so that the order of results is always the same."""
 
 calls = st.sampled_from(
     [
