@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from loopline.errors import StoreBusy
 from loopline.store import SqlLog
 from loopline.timeline import NEW_TURN, ConversationKey, Entry, Notes, ToolResult, UserPrompt
-from tests.bench.rounds import Row, tell
+from tests.bench.program import Row, say_json
 from tests.bench.speed.floor import BODIES, commit, floor_database
 from tests.bench.workload import REPLY, RESULT, Instant, opened
 
@@ -101,7 +101,7 @@ def measured(folder: Path) -> list[Row]:
 
 def main() -> None:
     with TemporaryDirectory() as name:
-        tell(measured(Path(name)))
+        say_json(measured(Path(name)))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ No registry needs to be reached: the base is made here by debootstrap, as root, 
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import subprocess
@@ -16,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.bench.program import read_options, say
 from tests.docs.pages import ROOT
 from tests.support.docker_daemons import docker_daemon
 
@@ -68,8 +68,7 @@ class Image:
         return ran.stdout.decode().strip()
 
     def check(self, what: str, *, holds: bool, seen: object = "") -> None:
-        sys.stdout.write(f"{'ok  ' if holds else 'FAIL'}  {what}  {seen}\n")
-        sys.stdout.flush()
+        say(f"{'ok  ' if holds else 'FAIL'}  {what}  {seen}")
         if not holds:
             self.problems.append(what)
 
@@ -153,14 +152,10 @@ def use(image: Image) -> None:
 
 def main() -> None:
     """Print what each step found; fail if something does not hold."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--base", help="an image that the daemon can get, in place of one made here"
-    )
-    base = parser.parse_args().base
+    base: str = read_options(__doc__, base="").base
     with docker_daemon() as host, tempfile.TemporaryDirectory(prefix="li") as folder:
         image = Image(host, Path(folder))
-        if base is None:
+        if not base:
             base = BASE
             image.timed("a base is made", image.make_base)
         image.timed("the image is built", lambda: image.build(base))

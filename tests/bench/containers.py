@@ -16,13 +16,12 @@ from pathlib import Path
 
 from loopline.sandbox.docker import DockerSandbox
 from loopline.sandbox.docker_daemon import DockerDaemon
-from tests.bench.executions import PROGRAM, execution, first_line, session, sleepers
-from tests.bench.options import read_options
+from tests.bench.executions import PROGRAM, execution, first_line, run_at_once, session, sleepers
+from tests.bench.program import read_options, say
 from tests.support.docker_daemons import IMAGE, SETTINGS, containers, docker_daemon
 
 RUNS = 40
 COLD_RUNS = 8
-AT_ONCE = 50
 KILLS = 40
 MARK = "4715.5"
 SLEEPER = f"import subprocess, time\nsubprocess.Popen(['/bin/sleep', '{MARK}'])\nprint('up')\ntime.sleep(60)"
@@ -39,11 +38,6 @@ async def main():
 
 asyncio.run(main())
 """
-
-
-def write(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 def sandbox(host: str, folder: Path) -> DockerSandbox:
@@ -76,14 +70,11 @@ async def starts(host: str, folder: Path) -> None:
     await first_line(kept)
     for _ in range(RUNS):
         warm.append(await first_line(kept))
-    write(f"warm, start to first line: {statistics.median(warm):.0f} ms, at most {max(warm):.0f}")
-    write(f"cold: {statistics.median(cold):.0f} ms; docker run: {statistics.median(plain):.0f} ms")
-    began = time.perf_counter()
-    ends = await asyncio.gather(*(kept.run(execution(PROGRAM), session()) for _ in range(AT_ONCE)))
-    failed = Counter(end.failure.code for end in ends if end.failure)
-    write(f"{AT_ONCE} at once: {time.perf_counter() - began:.2f} s, {dict(failed) or 'all well'}")
+    say(f"warm, start to first line: {statistics.median(warm):.0f} ms, at most {max(warm):.0f}")
+    say(f"cold: {statistics.median(cold):.0f} ms; docker run: {statistics.median(plain):.0f} ms")
+    await run_at_once(kept)
     await kept.close()
-    write(f"left behind: {left_behind(host, folder)}")
+    say(f"left behind: {left_behind(host, folder)}")
 
 
 def left_behind(host: str, folder: Path) -> dict[str, int]:
@@ -153,8 +144,8 @@ async def kills(host: str, folder: Path, seed: int, times: int = KILLS) -> Count
         table[victim, end] += 1
         left += await until_nothing(host, folder)
     for (victim, end), count in sorted(table.items()):
-        write(f"{victim} killed: {end} {count} times")
-    write(f"left behind: {dict(+left) or 'nothing'}")
+        say(f"{victim} killed: {end} {count} times")
+    say(f"left behind: {dict(+left) or 'nothing'}")
     return +left
 
 

@@ -33,6 +33,7 @@ from loopline.client import connect
 from loopline.events import Event
 from loopline.timeline import Block, Exit, ToolStarted, UserPrompt
 from tests.bench.container_image import make_root
+from tests.bench.program import say
 from tests.docs.pages import ROOT, fences
 
 PROGRAMS = ("dockerd", "docker-compose", "debootstrap", "slirp4netns", "aws", "curl")
@@ -128,11 +129,6 @@ class Deployment:
         (folder / "__init__.py").write_text(BUNDLE.replace("VERSION", version), "utf-8")
         shutil.copyfile(ROOT / "tests/support/echo_model.py", folder / "echo_model.py")
         self.environment["BUNDLE"] = str(folder)
-
-
-def say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 def commands_below(heading: str, number: int = 1) -> list[str]:

@@ -13,7 +13,8 @@ from tempfile import TemporaryDirectory
 
 from loopline.models import Prompt, Reply, TextDelta
 from loopline.timeline import ToolResult
-from tests.bench.rounds import ROOT, Row, tell
+from tests.bench.program import Row, say, say_json
+from tests.bench.rounds import ROOT
 from tests.bench.speed.floor import BODIES, commit, floor_database
 from tests.bench.workload import Instant, gaps, opened, tenths
 
@@ -38,8 +39,7 @@ class Telling(Instant):
     """Says how many rounds are over, whenever it is asked."""
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        sys.stdout.write(f"{len(self.asked)}\n")
-        sys.stdout.flush()
+        say(f"{len(self.asked)}")
         async for piece in super().stream(prompt):
             yield piece
 
@@ -116,7 +116,7 @@ def main() -> None:
         asyncio.run(run_until_killed(sys.argv[1]))
         return
     with TemporaryDirectory() as name:
-        tell(asyncio.run(measured(Path(name))))
+        say_json(asyncio.run(measured(Path(name))))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import sys
@@ -15,13 +14,10 @@ from loopline.sandbox.docker import DockerSandbox
 from loopline.sandbox.docker_daemon import DockerDaemon
 from loopline.sandbox.fargate import FargateSandbox
 from loopline.sandbox.process import BubblewrapSandbox
+from tests.bench.program import read_options, say
 from tests.support.docker_daemons import SETTINGS, docker_daemon
 from tests.support.ecs_endpoint import TASKS, local_aws
 from tests.support.escapes import NAMES, canaries, judge_all
-
-
-def write(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
 
 
 async def measure(folder: Path, backend: str) -> int:
@@ -47,20 +43,16 @@ async def _measured(folder: Path, backend: str, host: str) -> int:
     with canaries(watched_folder) as watched:
         verdicts = await judge_all(sandbox, NAMES, watched, at_once=2)
     await sandbox.close()
-    write("| program | stopped by |\n|---|---|")
+    say("| program | stopped by |\n|---|---|")
     for verdict in verdicts:
-        write(
-            f"| {verdict.name} | {'**ESCAPED** ' if verdict.escaped else ''}{verdict.stopped_by} |"
-        )
+        say(f"| {verdict.name} | {'**ESCAPED** ' if verdict.escaped else ''}{verdict.stopped_by} |")
     escaped = sum(verdict.escaped for verdict in verdicts)
-    write(f"\n{escaped} of {len(verdicts)} got out; {watched.touched} canaries were touched")
+    say(f"\n{escaped} of {len(verdicts)} got out; {watched.touched} canaries were touched")
     return escaped + watched.touched
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--backend", choices=["process", "docker", "fargate"], default="process")
-    backend: str = parser.parse_args().backend
+    backend: str = read_options(__doc__, backend=("process", "docker", "fargate")).backend
     with tempfile.TemporaryDirectory(prefix="lx") as folder:
         return 1 if asyncio.run(measure(Path(folder), backend)) else 0
 

@@ -20,33 +20,15 @@ from pathlib import Path
 from loopline.sandbox import Execution, ExecutionLimits, Sandbox, Session
 from loopline.sandbox.cgroup import parents
 from loopline.sandbox.process import BubblewrapSandbox
-from tests.bench.options import read_options
+from tests.bench.program import read_options, say
 from tests.support.disk_corpus import serve_nothing
 
 BARE_WITHOUT_SITE = ["-I", "-S", "-B"]
 """How the executor's Python is started; bare bubblewrap starts it as a user would."""
 BARE = [
-    "bwrap",
-    "--unshare-all",
-    "--die-with-parent",
-    "--new-session",
-    "--ro-bind",
-    "/usr",
-    "/usr",
-    "--symlink",
-    "usr/lib",
-    "/lib",
-    "--symlink",
-    "usr/lib64",
-    "/lib64",
-    "--symlink",
-    "usr/bin",
-    "/bin",
-    "--proc",
-    "/proc",
-    "--dev",
-    "/dev",
-    "/usr/bin/python3",
+    *("bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--ro-bind", "/usr", "/usr"),
+    *("--symlink", "usr/lib", "/lib", "--symlink", "usr/lib64", "/lib64"),
+    *("--symlink", "usr/bin", "/bin", "--proc", "/proc", "--dev", "/dev", "/usr/bin/python3"),
 ]
 PROGRAM = "print('first line')"
 RUNS = 60
@@ -67,10 +49,6 @@ async def main():
 
 asyncio.run(main())
 """
-
-
-def write(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
 
 
 def execution(program: str) -> Execution:
@@ -138,19 +116,24 @@ async def starts(folder: Path) -> None:
         processor += time.process_time() - before
         plain.lines.append(await bare())
         quick.lines.append(await bare(*BARE_WITHOUT_SITE))
-    write(f"start to first line: {own}\nbare bubblewrap: {plain}\n{own.times(plain)}")
-    write(f"processor that the harness uses for one: {processor / RUNS * 1000:.1f} ms")
-    write(f"beside bare bubblewrap whose Python has no site: {own.times(quick)}")
-    write(f"the first one of a harness: {cold:.0f} ms")
+    say(f"start to first line: {own}\nbare bubblewrap: {plain}\n{own.times(plain)}")
+    say(f"processor that the harness uses for one: {processor / RUNS * 1000:.1f} ms")
+    say(f"beside bare bubblewrap whose Python has no site: {own.times(quick)}")
+    say(f"the first one of a harness: {cold:.0f} ms")
+    await run_at_once(sandbox)
+    names = shared_names(folder)
+    await sandbox.close()
+    say(f"left behind: {left_behind(folder, names)}")
+
+
+async def run_at_once(sandbox: Sandbox) -> None:
+    """Print how long fifty programs take at once, and how they failed."""
     began = time.perf_counter()
     ends = await asyncio.gather(
         *[sandbox.run(execution(PROGRAM), session()) for _ in range(AT_ONCE)]
     )
     failed = Counter(end.failure.code for end in ends if end.failure)
-    write(f"{AT_ONCE} at once: {time.perf_counter() - began:.2f} s, {dict(failed) or 'all well'}")
-    names = shared_names(folder)
-    await sandbox.close()
-    write(f"left behind: {left_behind(folder, names)}")
+    say(f"{AT_ONCE} at once: {time.perf_counter() - began:.2f} s, {dict(failed) or 'all well'}")
 
 
 def sleeping(folder: Path, seconds: float) -> str:
@@ -220,7 +203,7 @@ def kills(folder: Path, seed: int) -> None:
         while any(left_behind(folder, names).values()) and time.monotonic() < deadline:
             time.sleep(0.01)
         left += Counter(left_behind(folder, names))
-    write(f"| harness, which is the supervisor | {KILLS} | | {dict(left) or 'nothing'} |")
+    say(f"| harness, which is the supervisor | {KILLS} | | {dict(left) or 'nothing'} |")
 
 
 def below(process: int) -> list[tuple[int, bytes]]:
@@ -263,14 +246,14 @@ async def kill_parts(folder: Path, name: str, seed: int) -> None:
         leftovers += Counter({key: n for key, n in remains.items() if key != "folders"})
     await sandbox.close()
     leftovers += Counter(left_behind(folder, names))
-    write(f"| {name} | {KILLS} | {dict(codes)} | {dict(leftovers) or 'nothing'} |")
+    say(f"| {name} | {KILLS} | {dict(codes)} | {dict(leftovers) or 'nothing'} |")
 
 
 def main() -> None:
     seed: int = read_options(__doc__, seed=18).seed
     with tempfile.TemporaryDirectory(prefix="lx") as folder:
         asyncio.run(starts(Path(folder)))
-        write("\n| killed | times | the execution ended with | left behind |\n|---|---|---|---|")
+        say("\n| killed | times | the execution ended with | left behind |\n|---|---|---|---|")
         kills(Path(folder), seed)
         asyncio.run(kill_parts(Path(folder), "python3", seed))
         asyncio.run(kill_parts(Path(folder), "bwrap", seed))

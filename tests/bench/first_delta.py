@@ -13,13 +13,12 @@ from statistics import median, quantiles
 from time import perf_counter
 
 import httpx2
-from rich.console import Console
-from rich.table import Table
 
 import loopline
 from loopline import Harness
 from loopline.events import Delta
 from loopline.models import JsonObject, Model, Prompt, TextDelta, UserMessage, dumps
+from tests.bench.program import print_table, say
 from tests.support.workbench import workbench
 
 TIMES = 200
@@ -55,8 +54,7 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 async def serve() -> None:
     """Answer until whoever started this goes away."""
     server = await asyncio.start_server(answer, "127.0.0.1")
-    sys.stdout.write(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1\n")
-    sys.stdout.flush()
+    say(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1")
     await asyncio.to_thread(sys.stdin.read)
 
 
@@ -120,12 +118,14 @@ async def measure() -> None:
     server.terminate()
     await server.wait()
     floor = median(times["a raw read"])
-    table = Table("behind the server's first event", "median, ms", "p95, ms", "added, ms", "target")
+    rows = list[tuple[str, ...]]()
     for name, taken in times.items():
         late = median(taken)
         p95 = quantiles(taken, n=20)[-1]
-        table.add_row(name, f"{late:.2f}", f"{p95:.2f}", f"{late - floor:.2f}", "2")
-    Console().print(table)
+        rows.append((name, f"{late:.2f}", f"{p95:.2f}", f"{late - floor:.2f}", "2"))
+    print_table(
+        ("behind the server's first event", "median, ms", "p95, ms", "added, ms", "target"), rows
+    )
 
 
 if __name__ == "__main__":

@@ -7,13 +7,13 @@ next search, and of one after another turn; then those of the first and the next
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import subprocess
 import sys
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, ExitStack
 from datetime import timedelta
@@ -27,6 +27,7 @@ from loopline.harness.read_only_store import open_log, parse_store_url
 from loopline.harness.spaces import open_memory
 from loopline.memory import ConversationMemory
 from loopline.search import Embedder, SharedEmbedder
+from tests.bench.program import read_options, say, say_json
 from tests.support.past_turns import NOW, blocks_of
 from tests.support.postgres_server import PostgresServer, durable_postgres
 
@@ -106,21 +107,20 @@ def measure(url: str, conversations: int, turns: int) -> list[float]:
 
 def report(store: str, conversations: int, rounds: Sequence[Sequence[float]]) -> None:
     figures = [f"{median(step):8.0f}" for step in zip(*rounds, strict=True)]
-    sys.stdout.write(f"{store:10}{conversations:14}{' '.join(figures)}\n")
+    say(f"{store:10}{conversations:14}{' '.join(figures)}")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--turns", type=int, default=3_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--postgres", action="store_true")
-    parser.add_argument("--search", nargs=2, metavar=("URL", "SEEN"), help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.search:
-        url, seen = arguments.search
-        sys.stdout.write(json.dumps(asyncio.run(search(url, int(seen)))))
-        return 0
-    sys.stdout.write(f"store     conversations  {', '.join(STEPS)} (ms)\n")
+def main() -> None:
+    """Measure; with a store and the seq of its last block, search it in this process."""
+    match sys.argv[1:]:
+        case ["--search", url, seen]:
+            say_json(asyncio.run(search(url, int(seen))))
+        case _:
+            measure_all(read_options(__doc__, turns=3_000, rounds=5, postgres=False))
+
+
+def measure_all(arguments: Namespace) -> None:
+    say(f"store     conversations  {', '.join(STEPS)} (ms)")
     with ExitStack() as stack:
         server: PostgresServer | None = None
         if arguments.postgres:
@@ -137,8 +137,7 @@ def main() -> int:
                     )
             for store, measured in rounds.items():
                 report(store, conversations, measured)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

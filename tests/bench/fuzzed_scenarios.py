@@ -16,7 +16,7 @@ from hypothesis import given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
 from loopline.timeline import Block, Exit, ModelSwitched, ToolPending
-from tests.bench.options import read_options
+from tests.bench.program import read_options
 from tests.laws import test_a_prompt_fits as fitting
 from tests.laws import test_carrying_on_only_extends_the_prompt as extended
 from tests.laws import test_nothing_begins_after_the_end as interrupted

@@ -17,7 +17,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.bench.options import read_options
+from tests.bench.program import read_options
 from tests.support.fuzzed_turns.check import check, count, read_world
 from tests.support.fuzzed_turns.tables import ADDRESS
 from tests.support.postgres_server import running_postgres

@@ -8,7 +8,7 @@ import sys
 import time
 from statistics import median
 
-from tests.bench.rounds import Row, tell
+from tests.bench.program import Row, say_json
 
 REPEATS = 9
 SAY_MEMORY = "print(open('/proc/self/statm').read())"
@@ -45,4 +45,4 @@ def measured() -> list[Row]:
 
 
 if __name__ == "__main__":
-    tell(measured())
+    say_json(measured())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from statistics import median
 
-from tests.bench.rounds import Row, tell
+from tests.bench.program import Row, say_json
 from tests.bench.workload import gaps, tenths
 
 TARGETS = {10: "≤ 0.20", 100: "≤ 0.15", 500: "≤ 0.15"}
@@ -26,4 +26,4 @@ async def measured() -> list[Row]:
 
 
 if __name__ == "__main__":
-    tell(asyncio.run(measured()))
+    say_json(asyncio.run(measured()))

@@ -21,27 +21,13 @@ from pathlib import Path
 from loopline.knowledge import KnowledgeConfig, KnowledgeSpace
 from loopline.knowledge.fts import FtsIndexes
 from loopline.knowledge.git import GitRepository
-from tests.bench.options import read_options
-from tests.bench.rounds import Row, tell
+from tests.bench.program import Row, print_rows, read_options
 
 FILES, MEGABYTES, GOAL_SECONDS = 3_300, 40, 3
 WORDS = 6_000
 SYLLABLES = [
-    "ba",
-    "ce",
-    "di",
-    "fo",
-    "gu",
-    "la",
-    "me",
-    "ni",
-    "ro",
-    "tion",
-    "ment",
-    "ing",
-    "al",
-    "er",
-    "re",
+    *("ba", "ce", "di", "fo", "gu", "la", "me", "ni", "ro"),
+    *("tion", "ment", "ing", "al", "er", "re"),
 ]
 CODE_SHARE, TEST_SHARE = 0.6, 0.15
 """The shares of files that are source, and tests; the others are documents."""
@@ -170,11 +156,7 @@ def main() -> None:
         write_corpus(work, options.seed, options.files, options.megabytes * 1_000_000)
         repository = TimedRepository(work, name="corpus", location=str(work), bare=False)
         rows = build(repository, indexes)
-    if options.json:
-        tell(rows)
-        return
-    for row in rows:
-        sys.stdout.write(f"{row.value:10,.2f} {row.unit:16} {row.what} {row.target}\n")
+    print_rows(rows, as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import tempfile
 
-from tests.bench.options import read_options
+from tests.bench.program import read_options
 from tests.crashes.processes import finish, start
 
 

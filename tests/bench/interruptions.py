@@ -7,7 +7,6 @@ through some steps, drawn by `--seed`, from another process over SQLite; `--ever
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import sys
@@ -19,6 +18,7 @@ from typing import get_args
 
 from loopline.react import PresetName
 from loopline.timeline import Exit, ToolResult
+from tests.bench.program import read_options, say
 from tests.support.inputs_in_requests import misplaced
 from tests.support.interruption_scenario import Interruption, Kind, Told, became, told, told_outside
 from tests.support.second_process import outside
@@ -65,7 +65,7 @@ async def table(every: int, most: int, seed: int, preset: PresetName) -> int:
     """Print the table; how much was lost, shown in a wrong request, or recorded too late."""
     last, wrong = (await told([], preset=preset)).steps, 0
     draw = random.Random(seed)
-    sys.stdout.write(f"a turn of {last} steps, each {every} interrupted\n\n")
+    say(f"a turn of {last} steps, each {every} interrupted\n")
     for kind in KINDS:
         steps, some = range(1, last + 1, every), sorted(draw.sample(range(1, last), most))
         for where, stories in (
@@ -74,19 +74,14 @@ async def table(every: int, most: int, seed: int, preset: PresetName) -> int:
             ("another process", from_outside(some, kind)),
         ):
             found_outcomes = await outcomes(stories)
-            sys.stdout.write(f"{kind}, from {where}\n")
+            say(f"{kind}, from {where}")
             for what, count in sorted(found_outcomes.items()):
-                sys.stdout.write(f"  {count:5}  {what}\n")
-            sys.stdout.flush()
+                say(f"  {count:5}  {what}")
             wrong += sum(found_outcomes[what] for what in WRONG)
     return wrong
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--every", type=int, default=1)
-    parser.add_argument("--outside", type=int, default=10)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--preset", choices=get_args(PresetName), default="bare")
-    given = parser.parse_args()
+    presets = ("bare", *sorted({*get_args(PresetName)} - {"bare"}))
+    given = read_options(__doc__, every=1, outside=10, seed=0, preset=presets)
     sys.exit(min(asyncio.run(table(given.every, given.outside, given.seed, given.preset)), 1))

@@ -24,12 +24,9 @@ from itertools import count
 from pathlib import Path
 from statistics import median, quantiles
 
-from rich.console import Console
-from rich.table import Table
-
 from loopline.client import RemoteConversation, connect
 from loopline.timeline import Block, Exit, RoundStart, ToolStarted, UserPrompt
-from tests.bench.options import read_options
+from tests.bench.program import print_table, read_options
 from tests.support.kill_parts import BucketPart, DatabasePart, Part, ProgramPart
 from tests.support.network import Network, network
 from tests.support.postgres_server import durable_postgres
@@ -296,12 +293,12 @@ def main() -> None:
             longest=options.longest,
         )
     )
-    table = Table("what", "times", "p50 s", "p99 s", "longest s")
+    rows = list[tuple[str, ...]]()
     for name, seconds in sorted(report.recoveries.items()):
         high = quantiles(seconds, n=100, method="inclusive")[98] if len(seconds) > 1 else seconds[0]
         figures = (median(seconds), high, max(seconds))
-        table.add_row(name, str(len(seconds)), *(f"{figure:.1f}" for figure in figures))
-    Console().print(table)
+        rows.append((name, str(len(seconds)), *(f"{figure:.1f}" for figure in figures)))
+    print_table(("what", "times", "p50 s", "p99 s", "longest s"), rows)
     sys.stdout.write(
         f"{report.messages:,} messages, {report.blocks:,} blocks received, {report.cut_off} turns cut off too often, "
         f"{len(report.problems)} problems\n"

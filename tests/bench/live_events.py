@@ -7,7 +7,6 @@ The pieces of the model are the times at which it wrote them, so that the delays
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import sys
@@ -24,7 +23,8 @@ from loopline.events import Delta
 from loopline.harness import WorkerLimits, open_worker
 from loopline.models import Capabilities, Prompt, Reply, TextDelta
 from loopline.timeline import Block, Exit
-from tests.bench.rounds import ROOT, Row, tell
+from tests.bench.program import Row, read_options, say, say_json
+from tests.bench.rounds import ROOT
 from tests.support.postgres_server import durable_postgres
 from tests.support.redis_server import RedisServer
 
@@ -76,12 +76,11 @@ async def run_worker(store: str, relay: str) -> None:
         worker_limits=WorkerLimits(**LIMITS),
     ) as worker:
         running = asyncio.create_task(worker.run())
-        sys.stdout.write("running\n")
-        sys.stdout.flush()
+        say("running")
         await asyncio.to_thread(sys.stdin.read)
         await worker.drain(5)
         await running
-        sys.stdout.write(f"{time.process_time()}\n")
+        say(f"{time.process_time()}")
 
 
 async def first_delta(talk: Conversation[Any], delays: list[float]) -> None:
@@ -223,17 +222,14 @@ async def measured(listeners: int, rate: float, *, uses_redis: bool) -> list[Row
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--listeners", type=int, default=1_000)
-    parser.add_argument("--rate", type=float, default=10.0, help="turns begun in a second")
-    parser.add_argument("--relay", choices=("notify", "redis"), default="notify")
-    parser.add_argument("--worker", nargs=2, metavar=("STORE", "RELAY"), help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.worker:
-        asyncio.run(run_worker(*options.worker))
-    else:
-        uses_redis = options.relay == "redis"
-        tell(asyncio.run(measured(options.listeners, options.rate, uses_redis=uses_redis)))
+    """Measure, with `--rate` turns begun in a second; with a store and a relay, be the worker."""
+    match sys.argv[1:]:
+        case ["--worker", store, relay]:
+            asyncio.run(run_worker(store, relay))
+        case _:
+            options = read_options(__doc__, listeners=1_000, rate=10.0, relay=("notify", "redis"))
+            uses_redis = options.relay == "redis"
+            say_json(asyncio.run(measured(options.listeners, options.rate, uses_redis=uses_redis)))
 
 
 if __name__ == "__main__":

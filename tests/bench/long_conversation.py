@@ -6,17 +6,14 @@ planted in one block of every turn: in what the user says, a result, an argument
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from dataclasses import asdict, dataclass
 
-from rich.console import Console
-from rich.table import Table
-
 from loopline.prompt import past_requests
 from loopline.prompt.caching import AnthropicCache, OpenAICache, simulate
 from loopline.timeline import RangeSummary, RoundStart, Timeline
+from tests.bench.program import print_table, read_options, say_json
 from tests.support.recall_probe import OUTPUT_LIMIT, live
 
 TURNS = 300
@@ -66,19 +63,23 @@ def measured(window: int) -> Row:
 
 
 def main() -> None:
+    options = read_options(__doc__, json=False)
     rows = list[Row]()
     for window in WINDOWS:
         sys.stderr.write(f"a window of {window:,} tokens\n")
         rows.append(measured(window))
-    if "--json" in sys.argv[1:]:
-        sys.stdout.write(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+    if options.json:
+        say_json(rows)
         return
-    table = Table("what", *(f"budget {row.budget:,}" for row in rows))
-    for name in asdict(rows[0]):
-        if name != "budget":
-            values = [asdict(row)[name] for row in rows]
-            table.add_row(name.replace("_", " "), *(_shown(value) for value in values))
-    Console().print(table)
+    figures = [asdict(row) for row in rows]
+    print_table(
+        ("what", *(f"budget {row.budget:,}" for row in rows)),
+        (
+            (name.replace("_", " "), *(_shown(each[name]) for each in figures))
+            for name in figures[0]
+            if name != "budget"
+        ),
+    )
 
 
 def _shown(value: float) -> str:

@@ -18,8 +18,6 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from mcp import Client, StdioServerParameters
-from rich.console import Console
-from rich.table import Table
 
 from loopline import Bundle, Harness
 from loopline.bundle import read_mcp_file
@@ -28,6 +26,7 @@ from loopline.mcp.connection import McpConnection
 from loopline.models import Json, ToolCall
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.timeline import ToolResult
+from tests.bench.program import print_table
 from tests.mcp.served import SDK, Served, plain, results_in, sdk
 
 CALLS, BATCHES, OPENED = 100, 3, 15
@@ -168,18 +167,14 @@ async def opening(folder: Path) -> list[tuple[str, str]]:
 
 
 def main() -> None:
-    console = Console(width=150)
-    table = Table("the server", "what its calls got", "seconds", "the turn")
+    rows = list[tuple[str, ...]]()
     for trial in trials():
         with TemporaryDirectory() as folder:
-            table.add_row(*asyncio.run(row(trial, Path(folder))))
-    console.print(table)
+            rows.append(asyncio.run(row(trial, Path(folder))))
+    print_table(("the server", "what its calls got", "seconds", "the turn"), rows, width=150)
     for title, measure in (("a call of `add` through stdio", overhead), ("a harness", opening)):
-        figures = Table(title, "ms, median")
         with TemporaryDirectory() as folder:
-            for cells in asyncio.run(measure(Path(folder))):
-                figures.add_row(*cells)
-        console.print(figures)
+            print_table((title, "ms, median"), asyncio.run(measure(Path(folder))), width=150)
 
 
 if __name__ == "__main__":

@@ -17,9 +17,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import yaml
-from rich.console import Console
-from rich.table import Table
 
+from tests.bench.program import print_table
 from tests.mcp.test_conformance import FOLDER, ROOT, SUITE, VERSION, counted
 from tests.support.peers.npm_packages import install, node
 
@@ -43,7 +42,6 @@ def trial(suite: Path, scenario: str, results: Path) -> Counter[str]:
 
 def main() -> None:
     expected = yaml.safe_load((FOLDER / "expected_failures.yaml").read_text("utf-8"))["client"]
-    table = Table("scenario", "passed", "failed", "as expected")
     with TemporaryDirectory() as name, ThreadPoolExecutor(AT_ONCE) as pool:
         folder = Path(name)
         install(folder, f"{SUITE}@{VERSION}")
@@ -51,16 +49,16 @@ def main() -> None:
         names = scenarios(suite)
         places = [folder / "results" / str(number) for number in range(len(names))]
         counts = list(pool.map(partial(trial, suite), names, places))
-    total, unexpected = Counter[str](), list[str]()
+    total, unexpected, rows = Counter[str](), list[str](), list[tuple[str, ...]]()
     for scenario, count in zip(names, counts, strict=True):
         failed = count["FAILURE"] + count["WARNING"]
         if bool(failed) != (scenario in expected):
             unexpected.append(scenario)
         total += count
         known = "no" if scenario in unexpected else "yes"
-        table.add_row(scenario, str(count["SUCCESS"]), str(failed), known)
-    table.add_row("all", str(total["SUCCESS"]), str(total["FAILURE"] + total["WARNING"]), "")
-    Console(width=100).print(table)
+        rows.append((scenario, str(count["SUCCESS"]), str(failed), known))
+    rows.append(("all", str(total["SUCCESS"]), str(total["FAILURE"] + total["WARNING"]), ""))
+    print_table(("scenario", "passed", "failed", "as expected"), rows, width=100)
     if unexpected:
         sys.exit(f"unexpected: {json.dumps(unexpected)}")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import httpx2
 
-from tests.bench.options import read_options
+from tests.bench.program import read_options
 from tests.docs.pages import ROOT
 
 CHECKS = (

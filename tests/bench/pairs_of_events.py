@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.bench.options import read_options
+from tests.bench.program import read_options
 from tests.support.pairs.expected import EVENTS, STATES, Door, Event
 from tests.support.pairs.play import Case, Crew, Observed, Order, Store, cut_off, play
 

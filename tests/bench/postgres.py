@@ -20,14 +20,12 @@ from statistics import median, quantiles
 from tempfile import TemporaryDirectory
 
 import psycopg
-from rich.console import Console
-from rich.table import Table
 
 from loopline.store import SqlLog
 from loopline.store.postgres_log import PostgresLog
 from loopline.timeline import NEW_TURN, ConversationKey, Entry, Notes, UserPrompt
-from tests.bench.options import read_options
 from tests.bench.peers.__main__ import make_all
+from tests.bench.program import print_table, read_options
 from tests.bench.speed.driver import Task
 from tests.bench.speed.results import names
 from tests.bench.speed.subjects import Subject, TaskFailed, library, ours
@@ -189,18 +187,18 @@ async def run(server: PostgresServer, times: int, peers: Path | None) -> None:
         for subject in subjects:  # imports and connections count for no library
             await subject.sample(Task(rounds=1, store=new_database(server)))
         for _ in range(times):
-            rows = await measure_log(server) | await measure_loop(server, subjects, folder)
-            for name, figures in rows.items():
+            measured = await measure_log(server) | await measure_loop(server, subjects, folder)
+            for name, figures in measured.items():
                 samples.setdefault(name, []).append(figures)
-    table = Table("what", "a second", "lowest to highest", "p99 ms", "CPU ms")
+    rows = list[tuple[str, ...]]()
     for name, taken in samples.items():
         speeds = [figures["a second"] for figures in taken]
         span = f"{min(speeds):,.0f} to {max(speeds):,.0f}"
         waits = [figures["p99 ms"] for figures in taken if "p99 ms" in figures]
         wait = f"{median(waits):,.0f}" if waits else ""
         cpu = f"{median(figures['CPU ms'] for figures in taken):.2f}"
-        table.add_row(name, f"{median(speeds):,.0f}", span, wait, cpu)
-    Console().print(table)
+        rows.append((name, f"{median(speeds):,.0f}", span, wait, cpu))
+    print_table(("what", "a second", "lowest to highest", "p99 ms", "CPU ms"), rows)
 
 
 def main() -> None:

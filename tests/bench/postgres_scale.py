@@ -14,12 +14,10 @@ from statistics import median
 
 import psycopg
 from psycopg import sql
-from rich.console import Console
-from rich.table import Table
 
 from loopline import timeline as tl
 from loopline.store.postgres_log import PostgresLog
-from tests.bench.options import read_options
+from tests.bench.program import print_table, read_options
 from tests.support.postgres_server import PostgresServer, durable_postgres
 
 BLOCKS = 50
@@ -114,10 +112,13 @@ def main() -> None:
     options = read_options(__doc__, conversations=20_000)
     with durable_postgres() as server:
         results = asyncio.run(run(server, options.conversations))
-    table = Table("one conversation of 50 blocks", "empty, ms", "full, ms", "×")
-    for name, (empty, full) in results.items():
-        table.add_row(name, f"{empty:.1f}", f"{full:.1f}", f"{full / empty:.2f}")
-    Console().print(table)
+    print_table(
+        ("one conversation of 50 blocks", "empty, ms", "full, ms", "×"),
+        (
+            (name, f"{empty:.1f}", f"{full:.1f}", f"{full / empty:.2f}")
+            for name, (empty, full) in results.items()
+        ),
+    )
 
 
 if __name__ == "__main__":

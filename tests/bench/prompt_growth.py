@@ -1,6 +1,6 @@
 """What every prompt carries of a long conversation: a plan and a note in each of thousands of turns.
 
-`python -m tests.bench.prompt_growth [--json] [turns]`: 3,000 turns with a plan and a note each in a window of
+`python -m tests.bench.prompt_growth [--json] [--turns N]`: 3,000 turns with a plan and a note each in a window of
 8,000 tokens, once with the plans completed and once with all left open, and 300 turns with four open plans of
 40 steps. Sizes are in tokens,
 times are CPU time. It takes some minutes.
@@ -9,13 +9,10 @@ times are CPU time. It takes some minutes.
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
-from rich.console import Console
-from rich.table import Table
-
+from tests.bench.program import print_table, read_options, say_json
 from tests.support.prompt_growth import Carried, Diary, keep
 
 TURNS = 3_000
@@ -50,8 +47,8 @@ def measured(what: str, lived: Carried) -> Row:
 
 
 def main() -> None:
-    counts = [int(argument) for argument in sys.argv[1:] if argument.isdigit()]
-    turns = counts[0] if counts else TURNS
+    options = read_options(__doc__, turns=TURNS, json=False)
+    turns: int = options.turns
     diaries = {
         "plans completed": Diary(turns),
         "plans left open": Diary(turns, left_open=True),
@@ -64,19 +61,22 @@ def main() -> None:
         for error in lived.errors[:3]:
             sys.stderr.write(f"{error}\n")
         rows.append(measured(what, lived))
-    if "--json" in sys.argv[1:]:
-        sys.stdout.write(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+    if options.json:
+        say_json(rows)
         return
-    table = Table("what", "errors", "largest of budget", "carried at turn", "CPU ms a turn at")
-    for row in rows:
-        table.add_row(
-            f"{row.turns:,} turns, {row.what}",
-            f"{row.errors}",
-            f"{row.largest_request:,} of {row.budget:,}",
-            ", ".join(f"{at:,}: {tokens:,}" for at, tokens in row.carried.items()),
-            ", ".join(f"{at:,}: {ms}" for at, ms in row.ms_a_turn.items()),
-        )
-    Console().print(table)
+    print_table(
+        ("what", "errors", "largest of budget", "carried at turn", "CPU ms a turn at"),
+        (
+            (
+                f"{row.turns:,} turns, {row.what}",
+                f"{row.errors}",
+                f"{row.largest_request:,} of {row.budget:,}",
+                ", ".join(f"{at:,}: {tokens:,}" for at, tokens in row.carried.items()),
+                ", ".join(f"{at:,}: {ms}" for at, ms in row.ms_a_turn.items()),
+            )
+            for row in rows
+        ),
+    )
 
 
 if __name__ == "__main__":

@@ -18,10 +18,9 @@ from anthropic.types import MessageParam
 from openai import OpenAI
 from openai.types.chat import ChatCompletionMessageParam
 from openai.types.responses import ResponseInputParam
-from rich.console import Console
-from rich.table import Table
 
 from loopline import models
+from tests.bench.program import print_table
 from tests.providers.flat_request import WIRES, sent, wired
 
 TIMES = 15
@@ -67,13 +66,15 @@ def milliseconds(work: Callable[[], object], runs: int = TIMES) -> float:
 
 
 def main() -> None:
-    table = Table("request for the wire", *(f"{length:,} messages, ms" for length in LENGTHS))
-    for wire in WIRES:
-        for what, cost in (("the next", grown), ("the first", fresh), ("the vendor's", vendors)):
-            table.add_row(f"{wire}, {what}", *(f"{cost(wire, length):.2f}" for length in LENGTHS))
-    table.add_row("json.dumps of the whole", *(f"{whole(length):.2f}" for length in LENGTHS))
-    table.add_row("target of the next", "3", "30")
-    Console().print(table)
+    costs = (("the next", grown), ("the first", fresh), ("the vendor's", vendors))
+    rows = [
+        (f"{wire}, {what}", *(f"{cost(wire, length):.2f}" for length in LENGTHS))
+        for wire in WIRES
+        for what, cost in costs
+    ]
+    rows.append(("json.dumps of the whole", *(f"{whole(length):.2f}" for length in LENGTHS)))
+    rows.append(("target of the next", "3", "30"))
+    print_table(("request for the wire", *(f"{length:,} messages, ms" for length in LENGTHS)), rows)
 
 
 def grown(wire: str, messages: int) -> float:

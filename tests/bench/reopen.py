@@ -18,7 +18,8 @@ from tempfile import TemporaryDirectory
 
 from loopline.harness import Store
 from loopline.timeline import Checkpoint, Timeline
-from tests.bench.rounds import Row, measured_apart, tell
+from tests.bench.program import Row, say_json
+from tests.bench.rounds import measured_apart
 from tests.bench.workload import Instant, opened
 
 MESSAGES = 10_000
@@ -163,12 +164,12 @@ def main() -> None:
     """Measure everything, or in a process of its own one part of it."""
     match sys.argv[1:]:
         case ["read", store]:
-            tell(asyncio.run(read(store)))
+            say_json(asyncio.run(read(store)))
         case ["talk", store]:
-            tell(asyncio.run(talk(store)))
+            say_json(asyncio.run(talk(store)))
         case _:
             with TemporaryDirectory() as name:
-                tell(asyncio.run(measured(Path(name))))
+                say_json(asyncio.run(measured(Path(name))))
 
 
 if __name__ == "__main__":

@@ -15,12 +15,9 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 from loopline.client import RemoteConversation, connect
 from loopline.timeline import Exit, RoundStart, UserPrompt
-from tests.bench.options import read_options
+from tests.bench.program import print_table, read_options
 from tests.support.kill_parts import ProgramPart
 from tests.support.postgres_server import durable_postgres
 
@@ -117,11 +114,10 @@ def main() -> None:
     """Print what came of it; exit with 1 if a client saw an error."""
     options = read_options(__doc__, conversations=100, upgrades=2, pause=5.0)
     report = asyncio.run(run(options.conversations, options.upgrades, pause=options.pause))
-    table = Table("what", "figure")
-    for version, turns in sorted(report.turns.items()):
-        table.add_row(f"turns begun by version {version}", f"{turns:,}")
-    table.add_row("errors and faults", str(len(report.problems)))
-    Console().print(table)
+    turns = sorted(report.turns.items())
+    rows = [(f"turns begun by version {version}", f"{number:,}") for version, number in turns]
+    rows.append(("errors and faults", str(len(report.problems))))
+    print_table(("what", "figure"), rows)
     sys.exit("\n".join(report.problems) or 0)
 
 

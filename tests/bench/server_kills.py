@@ -15,12 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 
-from rich.console import Console
-from rich.table import Table
-
 from loopline.client import RemoteConversation, connect
 from loopline.timeline import Block
-from tests.bench.options import read_options
+from tests.bench.program import print_table, read_options
 from tests.docs.pages import ROOT
 from tests.support.warm_programs import warm_program
 
@@ -133,18 +130,16 @@ def main() -> None:
     """Print what came of it; exit with 1 if a block was lost or a turn did not end."""
     options = read_options(__doc__, turns=100, kills=3, seed=1)
     report = asyncio.run(run(options.turns, options.kills, options.seed))
-    table = Table("what", "figure")
-    for name, figure in (
-        ("kills of the server", report.kills),
-        ("messages sent", report.sent),
-        ("of these not answered at the kill", report.cut),
-        ("blocks received", report.blocks),
-        ("conversations with a block lost, repeated or out of order", len(report.lost)),
-        ("turns that did not end once", len(report.unended)),
-        ("seconds", round(report.seconds, 1)),
-    ):
-        table.add_row(name, f"{figure}")
-    Console().print(table)
+    rows = (
+        ("kills of the server", f"{report.kills}"),
+        ("messages sent", f"{report.sent}"),
+        ("of these not answered at the kill", f"{report.cut}"),
+        ("blocks received", f"{report.blocks}"),
+        ("conversations with a block lost, repeated or out of order", f"{len(report.lost)}"),
+        ("turns that did not end once", f"{len(report.unended)}"),
+        ("seconds", f"{report.seconds:.1f}"),
+    )
+    print_table(("what", "figure"), rows)
     sys.exit(0 if report.ok else f"{report.lost} {report.unended}")
 
 

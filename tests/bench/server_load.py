@@ -21,10 +21,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from time import perf_counter
 
-from rich.console import Console
-from rich.table import Table
-
-from tests.bench.options import read_options
+from tests.bench.program import print_table, read_options
 from tests.docs.pages import ROOT
 
 HERE = "/conversations/default/default"
@@ -308,33 +305,23 @@ def main() -> None:
             )
 
     bare, ours = asyncio.run(both())
-    table = Table("what", "Starlette alone", "Loopline")
-    table.add_row(
-        "first delta, one message at a time, p50 / p99 ms",
-        percentiles(bare.alone),
-        percentiles(ours.alone),
+    first = "first delta, one message at a time, p50 / p99 ms"
+    burst = "first delta, all conversations at once, p50 / p99 ms"
+    messages = f"{bare.messages_per_second:,.0f}", f"{ours.messages_per_second:,.0f}"
+    calm = "MB that the turns of the next row add without listeners, by quarters"
+    unread = (
+        f"MB that {options.asleep} unread streams of {ours.sent_mb:.0f} MB each add, by quarters"
     )
-    table.add_row(
-        "first delta, all conversations at once, p50 / p99 ms",
-        percentiles(bare.burst),
-        percentiles(ours.burst),
+    rows = (
+        (first, percentiles(bare.alone), percentiles(ours.alone)),
+        (burst, percentiles(bare.burst), percentiles(ours.burst)),
+        ("messages a second", *messages),
+        ("messages a second that nobody listens to", "", f"{ours.turns_per_second:,.0f}"),
+        ("listeners with an event lost or repeated", "", f"{ours.wrong}"),
+        (calm, "", " ".join(f"{amount:.1f}" for amount in ours.calm_mb)),
+        (unread, "", " ".join(f"{amount:.1f}" for amount in ours.unread_mb)),
     )
-    table.add_row(
-        "messages a second", f"{bare.messages_per_second:,.0f}", f"{ours.messages_per_second:,.0f}"
-    )
-    table.add_row("messages a second that nobody listens to", "", f"{ours.turns_per_second:,.0f}")
-    table.add_row("listeners with an event lost or repeated", "", f"{ours.wrong}")
-    table.add_row(
-        "MB that the turns of the next row add without listeners, by quarters",
-        "",
-        " ".join(f"{amount:.1f}" for amount in ours.calm_mb),
-    )
-    table.add_row(
-        f"MB that {options.asleep} unread streams of {ours.sent_mb:.0f} MB each add, by quarters",
-        "",
-        " ".join(f"{amount:.1f}" for amount in ours.unread_mb),
-    )
-    Console().print(table)
+    print_table(("what", "Starlette alone", "Loopline"), rows)
     sys.exit(1 if ours.wrong else 0)
 
 

@@ -16,18 +16,18 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import count
+from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import LiteralString
 
 import numpy as np
 import psycopg
-from rich.console import Console
-from rich.table import Table
 
 from loopline import Bundle, Harness
 from loopline.harness import open_worker
 from tests.bench.live_events import processor_seconds
+from tests.bench.program import print_table
 from tests.bench.workload import Bench, Instant, opened
 from tests.support.postgres_server import PostgresServer, durable_postgres
 
@@ -173,7 +173,7 @@ async def count_statements(server: PostgresServer) -> dict[str, float]:
 def main() -> None:
     """Print the costs of each number of rounds, and the lines that fit them."""
     with durable_postgres() as server:
-        table = Table("store", "rounds", "CPU, ms", "database, ms", "rows", "bytes", "commits")
+        rows = list[tuple[str, ...]]()
         for name in ("SQLite", "PostgreSQL"):
             costs: list[TurnCost] = []
             for rounds in ROUNDS:
@@ -185,18 +185,13 @@ def main() -> None:
                     )
                     costs.append(asyncio.run(measure(database, rounds)))
             for cost in costs:
-                table.add_row(
-                    *(name, f"{cost.rounds}", f"{cost.cpu:.1f}", f"{cost.database_cpu:.1f}"),
-                    *(f"{cost.rows:g}", f"{cost.stored_bytes:,.0f}", f"{cost.commits:.1f}"),
-                )
-            table.add_row(
-                *(name, "fit", line(costs, lambda cost: cost.cpu)),
-                line(costs, lambda cost: cost.database_cpu),
-                line(costs, lambda cost: cost.rows),
-                line(costs, lambda cost: cost.stored_bytes),
-                line(costs, lambda cost: cost.commits),
-            )
-        Console(width=140).print(table)
+                times = f"{cost.rounds}", f"{cost.cpu:.1f}", f"{cost.database_cpu:.1f}"
+                sizes = f"{cost.rows:g}", f"{cost.stored_bytes:,.0f}", f"{cost.commits:.1f}"
+                rows.append((name, *times, *sizes))
+            fields = ("cpu", "database_cpu", "rows", "stored_bytes", "commits")
+            rows.append((name, "fit", *(line(costs, attrgetter(field)) for field in fields)))
+        headings = ("store", "rounds", "CPU, ms", "database, ms", "rows", "bytes", "commits")
+        print_table(headings, rows, width=140)
         for name, number in asyncio.run(count_statements(server)).items():
             sys.stdout.write(f"{name}: {number:g}\n")
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import product
@@ -22,6 +21,7 @@ from loopline import Attachment, Bundle, Harness, tool
 from loopline.errors import AttachmentError
 from loopline.models import Json
 from loopline.testing import Call, Say, ScriptedModel
+from tests.bench.program import say
 from tests.mcp.served import Served, plain
 from tests.support.event_loop_stalls import TEXTS, watched
 from tests.support.hostile_schemas import PATTERNS, arguments
@@ -125,12 +125,8 @@ async def schema_stall_ms(argument: str) -> float:
 async def print_schema_stalls() -> None:
     for length, text in product((28, 50_000), TEXTS_OF_PATTERNS):
         argument = text(length)
-        tell(
-            [
-                f"{len(argument):,} of {argument[:3]}…{argument[-1]}",
-                f"{await schema_stall_ms(argument):.0f} ms",
-            ]
-        )
+        milliseconds = await schema_stall_ms(argument)
+        tell([f"{len(argument):,} of {argument[:3]}…{argument[-1]}", f"{milliseconds:.0f} ms"])
 
 
 async def main(length: int, ways: Sequence[str], texts: Sequence[str]) -> None:
@@ -143,12 +139,11 @@ async def main(length: int, ways: Sequence[str], texts: Sequence[str]) -> None:
         times = [await stall_ms(way, TEXTS[name](length)) for way in ways]
         longest = max(longest, *times)
         tell([name, *(f"{time:.0f}" for time in times)])
-    sys.stdout.write(f"\nlongest: {longest:.0f} ms\n")
+    say(f"\nlongest: {longest:.0f} ms")
 
 
 def tell(cells: Sequence[str]) -> None:
-    sys.stdout.write(f"| {' | '.join(cells)} |\n")
-    sys.stdout.flush()
+    say(f"| {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":

@@ -11,11 +11,9 @@ import sys
 from pathlib import Path
 from time import perf_counter
 
-from rich.console import Console
-from rich.table import Table
-
 from loopline.models import TextDelta, Timeouts
 from loopline.providers.http import HttpModel
+from tests.bench.program import print_table, say
 from tests.providers.local_model import PROMPT, model_at
 from tests.support.peers import openai_replies as oai
 from tests.support.peers.http_server import Peer
@@ -35,8 +33,7 @@ def resident_mb() -> float:
 async def serve() -> None:
     """Answer until whoever started this goes away."""
     async with openai_like(SAID) as peer:
-        sys.stdout.write(f"{peer.url}\n")
-        sys.stdout.flush()
+        say(peer.url)
         await asyncio.to_thread(sys.stdin.read)
 
 
@@ -55,27 +52,23 @@ async def wave(model: HttpModel) -> list[float]:
 
 async def measure() -> None:
     server = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "tests.bench.streams",
-        SERVE,
+        *(sys.executable, "-m", "tests.bench.streams", SERVE),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
     assert server.stdout is not None
     url = (await server.stdout.readline()).decode().strip()
-    table = Table("wave", "seconds", "to the first piece, median s", "resident MB")
+    rows = list[tuple[str, ...]]()
     async with model_at(Peer(url=url), "chat", Timeouts(connect=60.0)) as model:
         for number in range(1, WAVES + 1):
             start = perf_counter()
             firsts = sorted(await wave(model))
             took = perf_counter() - start
-            table.add_row(
-                f"{number}", f"{took:.1f}", f"{firsts[AT_ONCE // 2]:.2f}", f"{resident_mb():.0f}"
-            )
+            median = f"{firsts[AT_ONCE // 2]:.2f}"
+            rows.append((f"{number}", f"{took:.1f}", median, f"{resident_mb():.0f}"))
     server.terminate()
     await server.wait()
-    Console().print(table)
+    print_table(("wave", "seconds", "to the first piece, median s", "resident MB"), rows)
 
 
 if __name__ == "__main__":

@@ -199,16 +199,8 @@ def source_repository(package: str, version: str) -> Path:
 
 def download(requirement: str, folder: Path) -> Path:
     """The source archive, fetched by whichever pip there is."""
-    expected_texts = [
-        "download",
-        "--quiet",
-        "--no-deps",
-        "--no-binary",
-        ":all:",
-        "--dest",
-        str(folder),
-    ]
-    subprocess.run([*pip(), *expected_texts, requirement], check=True)
+    options = ["--quiet", "--no-deps", "--no-binary", ":all:", "--dest", str(folder)]
+    subprocess.run([*pip(), "download", *options, requirement], check=True)
     return next(folder.glob("*.tar.gz"))
 
 
@@ -241,23 +233,11 @@ def commit(folder: Path) -> None:
 def show(run: Run) -> None:
     """The outcomes as a table, and the figures below it."""
     table = Table("", "question", "cited", "label", "hit", show_lines=True)
-    for pending_call in run.outcomes:
-        verdict = (
-            "hit" if pending_call.hit else "declined" if pending_call.hit is None else "missed"
-        )
-        verdict = (
-            verdict
-            if pending_call.good
-            else f"[red]{'answered' if pending_call.hit is None else verdict}[/red]"
-        )
-        cited = "\n".join(pending_call.cited) or "–"
-        table.add_row(
-            pending_call.id,
-            pending_call.question,
-            cited,
-            pending_call.label or "no answer",
-            verdict,
-        )
+    for outcome in run.outcomes:
+        good, bad = ("declined", "answered") if outcome.hit is None else ("hit", "missed")
+        verdict = good if outcome.good else f"[red]{bad}[/red]"
+        cited = "\n".join(outcome.cited) or "–"
+        table.add_row(outcome.id, outcome.question, cited, outcome.label or "no answer", verdict)
     console = Console(width=None if sys.stdout.isatty() else 160, markup=True)
     console.print(table)
     answerable = sum(outcome.hit is not None for outcome in run.outcomes)

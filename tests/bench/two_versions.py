@@ -7,7 +7,6 @@ through the second version runs without its approval, and none runs twice.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import subprocess
@@ -27,6 +26,7 @@ from loopline.models import Prompt
 from loopline.store import SqlLog
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
+from tests.bench.program import read_options, say
 from tests.support.ledgers import add_line, lines_of
 
 Version = Literal["1", "2"]
@@ -143,7 +143,7 @@ def drive(folder: Path, turns: int, kills: int, seed: int) -> Report:
 
 def start(folder: Path, version: Version, turns: int) -> subprocess.Popen[bytes]:
     words = [sys.executable, "-m", "tests.bench.two_versions", "--work", version]
-    return subprocess.Popen([*words, "--folder", f"{folder}", "--turns", f"{turns}"], cwd=ROOT)
+    return subprocess.Popen([*words, f"{folder}", f"{turns}"], cwd=ROOT)
 
 
 async def check(folder: Path, report: Report) -> None:
@@ -188,21 +188,18 @@ def check_conversation(blocks: Sequence[tl.Block], report: Report) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--turns", type=int, default=200)
-    parser.add_argument("--kills", type=int, default=20, help="of each of the two processes")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--work", choices=["1", "2"], help="be the process of a version")
-    parser.add_argument("--folder", type=Path)
-    given = parser.parse_args()
-    if given.work:
-        asyncio.run(work(given.folder, given.work, given.turns))
-        return 0
+    """Kill each of the two processes `--kills` times, or be the process of a version."""
+    match sys.argv[1:]:
+        case ["--work", "1" | "2" as version, folder, turns]:
+            asyncio.run(work(Path(folder), version, int(turns)))
+            return 0
+        case _:
+            given = read_options(__doc__, turns=200, kills=20, seed=0)
     with tempfile.TemporaryDirectory() as name:
         report = drive(Path(name), given.turns, given.kills, given.seed)
     for what, count in sorted(report.counts.items()):
-        sys.stdout.write(f"{count:6} {what}\n")
-    sys.stdout.write(f"{len(report.wrong):6} wrong\n{chr(10).join(report.wrong)}\n")
+        say(f"{count:6} {what}")
+    say("\n".join([f"{len(report.wrong):6} wrong", *report.wrong]))
     return min(len(report.wrong), 1)
 
 

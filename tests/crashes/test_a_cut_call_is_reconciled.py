@@ -136,8 +136,11 @@ class Signs:
         return text
 
 
-TOOLS = [known, counted, unreadable, rejected, odd_answer, signed, slow, asked, unknown, read]
-bundle = Bundle(id="cut", tools=TOOLS, guards=[Signs()])
+bundle = Bundle(
+    id="cut",
+    tools=[known, counted, unreadable, rejected, odd_answer, signed, slow, asked, unknown, read],
+    guards=[Signs()],
+)
 
 
 async def cut(name: str, ledger: Path, left: int = UP_TO_THE_START, **more: str) -> MemoryLog:

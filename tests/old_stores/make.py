@@ -20,7 +20,7 @@ from loopline.harness.model_choice import Cassette
 from loopline.reader.document_import import heads_text
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry
-from tests.support.forged_documents import guarded as bundle
+from tests.support.forged_documents import guarded
 from tests.support.peers import openai_replies as oai
 from tests.support.peers.openai_like import openai_like
 
@@ -46,7 +46,7 @@ async def record(file: Path) -> None:
             environment.setenv("OPENAI_BASE_URL", f"{peer.url}/v1")
             environment.setenv("OPENAI_API_KEY", "sk-nobody")
             cassette = Cassette(file, mode="record")
-            opened = Harness.open(bundle, store="memory:", model="openai:m", cassette=cassette)
+            opened = Harness.open(guarded, store="memory:", model="openai:m", cassette=cassette)
             async with opened as harness:
                 for text in SAID:
                     await harness.conversation("c").say(text)
@@ -56,7 +56,7 @@ async def write(folder: Path, name: str) -> None:
     """A conversation of two turns, its fork, and one that waits for the user."""
     store = f"sqlite:///{folder}/talk.db"
     async with Harness.open(
-        bundle, store=store, model=ScriptedModel(SCRIPT), clock=FakeClock()
+        guarded, store=store, model=ScriptedModel(SCRIPT), clock=FakeClock()
     ) as harness:
         talk = harness.conversation("talk")
         await talk.say("first")

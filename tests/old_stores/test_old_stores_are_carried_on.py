@@ -16,7 +16,8 @@ from loopline.providers.cassettes.cassette_file import RecordedRequest, read_cas
 from loopline.reader.document_import import read_heads
 from loopline.testing import ScriptedModel
 from loopline.timeline import decode, encode
-from tests.old_stores.make import FOLDER, KEY, SAID, bundle
+from tests.old_stores.make import FOLDER, KEY, SAID
+from tests.support.forged_documents import guarded
 
 NAMES = sorted(path.stem for path in FOLDER.glob("*.sql"))
 
@@ -48,7 +49,7 @@ async def test_it_is_carried_on_and_whole(
     monkeypatch.chdir(tmp_path)
     store = laid_out(old, tmp_path)
     model = ScriptedModel(["Noted.", "Third.", "Another."])
-    async with Harness.open(bundle, store=store, model=model) as harness:
+    async with Harness.open(guarded, store=store, model=model) as harness:
         done = await harness.conversation("waits").resume({"c1": True})
         third = await harness.conversation("talk").say("third")
         other_result = await harness.conversation("fork").say("another")
@@ -59,7 +60,7 @@ async def test_it_is_carried_on_and_whole(
 
 async def test_its_document_is_imported_and_goes_on(old: str) -> None:
     document = json.loads((FOLDER / f"{old}.json").read_text("utf-8"))
-    async with Harness.open(bundle, store="memory:", model=ScriptedModel(["Third."])) as harness:
+    async with Harness.open(guarded, store="memory:", model=ScriptedModel(["Third."])) as harness:
         talk = await harness.load(document)
         assert (await talk.say("third")).answer == "Third."
         assert len(await talk.blocks()) > len(document["blocks"])

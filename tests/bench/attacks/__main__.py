@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -25,6 +23,7 @@ from tests.bench.attacks.errors import fail_writes
 from tests.bench.attacks.kills import kill_runners
 from tests.bench.attacks.outcome import Outcome
 from tests.bench.attacks.processes import crowd
+from tests.bench.program import say, say_json
 
 JOBS = 2
 PARTS = ("measured", "bodies", "kills", "processes", "disks", "errors", "documents")
@@ -58,12 +57,6 @@ def make(part: str, options: argparse.Namespace) -> Iterable[Outcome]:
             return [tamper(options.documents, seed, JOBS)]
 
 
-def print_row(row: Outcome) -> None:
-    holds = "yes" if row.holds else "NO"
-    sys.stdout.write(f"| {row.attack} | {row.before or '–'} | {row.now} | {holds} |\n")
-    sys.stdout.flush()
-
-
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
     sizes = FULL if "--full" in arguments else SMALL
     parser = argparse.ArgumentParser(prog="python -m tests.bench.attacks")
@@ -85,14 +78,15 @@ def main(arguments: Sequence[str]) -> int:
     options = _options(arguments)
     rows = list[Outcome]()
     if not options.json:
-        sys.stdout.write("| attack | before | now | holds |\n|---|---|---|---|\n")
+        say("| attack | before | now | holds |\n|---|---|---|---|")
     for part in options.only:
         for row in make(part, options):
             rows.append(row)
             if not options.json:
-                print_row(row)
+                holds = "yes" if row.holds else "NO"
+                say(f"| {row.attack} | {row.before or '–'} | {row.now} | {holds} |")
     if options.json:
-        sys.stdout.write(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+        say_json(rows)
     return 0 if all(row.holds for row in rows) else 1
 
 

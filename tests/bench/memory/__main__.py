@@ -9,20 +9,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache, partial
 from pathlib import Path
 from statistics import fmean, quantiles
 from typing import TypedDict
-
-from rich.console import Console
-from rich.table import Table
 
 from loopline.harness.spaces import load_embedder
 from loopline.memory import ConversationMemory, Owner, TurnHit, TurnText, turn_texts
@@ -31,6 +27,7 @@ from loopline.search import Embedder, SharedEmbedder, Vector
 from loopline.search.vector_files import vector_rows
 from loopline.testing import FakeClock
 from tests.bench.memory.generated import Generated, PlantedFact, generate
+from tests.bench.program import print_table, say, say_json
 from tests.support.past_turns import NOW, OWNERS
 
 CONVERSATIONS, FIRST = 100, 5
@@ -253,15 +250,14 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         figures = asyncio.run(run(Path(folder)))
     if arguments.json:
-        sys.stdout.write(json.dumps(asdict(figures), indent=1) + "\n")
+        say_json(figures)
     else:
-        table = Table("asked", "questions", "words", "vectors", "both", title="recall@5")
-        for row in figures.rows:
-            values = map(_shown, (row.words, row.vectors, row.both))
-            table.add_row(row.kind, str(row.questions), *values)
-        console = Console()
-        console.print(table)
-        console.print(
+        rows = [
+            (row.kind, str(row.questions), *map(_shown, (row.words, row.vectors, row.both)))
+            for row in figures.rows
+        ]
+        print_table(("recall@5", "questions", "words", "vectors", "both"), rows)
+        say(
             f"{figures.foreign_hits} hits of another user in {figures.foreign_searches} searches; "
             f"indexed in {figures.index_seconds:.1f} s, embedded in {figures.embed_seconds:.1f} s, "
             f"a search takes {figures.search_ms[0]:.0f} ms (p50), {figures.search_ms[1]:.0f} ms (p95)"

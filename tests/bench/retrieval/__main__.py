@@ -28,7 +28,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -38,7 +38,6 @@ import yaml
 from pydantic import BaseModel, TypeAdapter
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 from loopline.harness.spaces import load_embedder
 from loopline.knowledge.fts import FtsIndexes
@@ -60,6 +59,7 @@ from loopline.search import (
 from loopline.search.static_vectors import load_static_embedder
 from loopline.search.vector_files import VectorFiles, vector_rows
 from loopline.testing import FakeClock
+from tests.bench.program import print_table, say_json
 from tests.bench.ten_questions import download, unpack
 from tests.support.indexes import index_of_chunks
 
@@ -469,27 +469,27 @@ def main() -> int:
         ]
     rows = rows_of(outcomes)
     if options.json:
-        sys.stdout.write(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+        say_json(rows)
     else:
-        print_rows(rows)
+        print_table(HEADINGS, map(cells_of, rows))
     problems = missed(rows, outcomes)
     for problem in problems:
         sys.stderr.write(f"goal missed: {problem}\n")
     return 1 if problems else 0
 
 
-def print_rows(rows: Sequence[Row]) -> None:
-    table = Table(
-        *("kind", "by", "questions", "recall@1", "recall@5", "95 %", "recall@10"),
-        *("nDCG@10", "MRR", "AUC"),
+HEADINGS = (
+    *("kind", "by", "questions", "recall@1", "recall@5", "95 %", "recall@10"),
+    *("nDCG@10", "MRR", "AUC"),
+)
+
+
+def cells_of(row: Row) -> Sequence[str]:
+    return (
+        *(row.kind, row.method, str(row.questions), f"{row.recall_1:.2f}"),
+        *(f"{row.recall:.2f}", f"{row.low:.2f}–{row.high:.2f}", f"{row.recall_10:.2f}"),
+        *(f"{row.ndcg:.2f}", f"{row.mrr:.2f}", "" if row.auc is None else f"{row.auc:.2f}"),
     )
-    for row in rows:
-        table.add_row(
-            *(row.kind, row.method, str(row.questions), f"{row.recall_1:.2f}"),
-            *(f"{row.recall:.2f}", f"{row.low:.2f}–{row.high:.2f}", f"{row.recall_10:.2f}"),
-            *(f"{row.ndcg:.2f}", f"{row.mrr:.2f}", "" if row.auc is None else f"{row.auc:.2f}"),
-        )
-    Console().print(table)
 
 
 if __name__ == "__main__":

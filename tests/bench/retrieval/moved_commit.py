@@ -19,7 +19,7 @@ from pathlib import Path
 from loopline.knowledge import KnowledgeConfig, KnowledgeSpace
 from loopline.knowledge.fts import FtsIndexes
 from loopline.knowledge.git import GitRepository
-from tests.bench.options import read_options
+from tests.bench.program import read_options, say
 from tests.bench.ten_questions import source_repository
 
 COMMITS, CHANGED_FILES = 8, 20
@@ -51,9 +51,7 @@ def measured(folder: Path, commits: int, changed: int) -> list[tuple[float, floa
     rows: list[tuple[float, float, int]] = []
     with asyncio.Runner() as loop:
         state = loop.run(space.ensure())
-        sys.stdout.write(
-            f"{state.files:,} files, {state.passages:,} passages: {state.seconds:.1f} s\n"
-        )
+        say(f"{state.files:,} files, {state.passages:,} passages: {state.seconds:.1f} s")
         for number in range(commits):
             for file in files[number * changed : (number + 1) * changed]:
                 file.write_text(f"{file.read_text()}\n# one more line {number}\n")
@@ -74,11 +72,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         rows = measured(Path(folder), options.commits, options.files)
     for seconds, processor, blobs in rows:
-        sys.stdout.write(
-            f"{1_000 * seconds:8.0f} ms{1_000 * processor:8.0f} ms of this process{blobs:6} blobs\n"
-        )
+        own = f"{1_000 * processor:8.0f} ms of this process"
+        say(f"{1_000 * seconds:8.0f} ms{own}{blobs:6} blobs")
     median = 1_000 * statistics.median(seconds for seconds, _, _ in rows)
-    sys.stdout.write(f"{median:8.0f} ms in the median (goal {GOAL_MILLISECONDS})\n")
+    say(f"{median:8.0f} ms in the median (goal {GOAL_MILLISECONDS})")
     return int(median > GOAL_MILLISECONDS or any(blobs != options.files for _, _, blobs in rows))
 
 

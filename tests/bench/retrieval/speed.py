@@ -9,14 +9,12 @@ count the time that the process had on one core.
 
 from __future__ import annotations
 
-import json
 import resource
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +26,7 @@ from loopline.knowledge.fts import FtsIndexes
 from loopline.search import STATIC_KEY, Chunk, Embedder, Index, VectorIndex, passage_text, search
 from loopline.search.static_vectors import load_static_embedder
 from loopline.search.vector_files import VectorMatrix
-from tests.bench.options import read_options
+from tests.bench.program import Row, print_rows, read_options
 from tests.bench.retrieval.__main__ import DEFAULT_EMBEDDER, QUESTIONS, Tree, passages_of
 from tests.bench.ten_questions import source_repository
 from tests.support.indexes import index_of_chunks
@@ -36,15 +34,6 @@ from tests.support.indexes import index_of_chunks
 PASSAGES, SAMPLE, RESULTS = 38_000, 2_000, 5
 PACKAGE, VERSION = "Django", "5.2.8"
 Clock = Callable[[], float]
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A measured value, and the most or least that is wanted of it."""
-
-    name: str
-    value: float
-    goal: str = ""
 
 
 def source_passages(count: int) -> list[Chunk]:
@@ -62,7 +51,7 @@ def source_passages(count: int) -> list[Chunk]:
 
 def index_figures(
     store: FtsIndexes, folder: Path, passages: Sequence[Chunk], clock: Clock
-) -> tuple[Index, list[Figure]]:
+) -> tuple[Index, list[Row]]:
     """The index of the passages without an embedder, and its time, memory and bytes."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = clock()
@@ -72,15 +61,15 @@ def index_figures(
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     return index, [
-        Figure(f"seconds to index {index.size:,} passages", seconds),
-        Figure("MB of memory more, while it was indexed", memory / 1_000),
-        Figure("MB of the index", size / 1_000_000),
+        Row(f"{index.size:,} passages are indexed", seconds, "s"),
+        Row("memory more, while it was indexed", memory / 1_000, "MB"),
+        Row("the index", size / 1_000_000, "MB"),
     ]
 
 
 def embedding_figures(
     embedder: Embedder, passages: Sequence[Chunk], sample: int, clock: Clock
-) -> list[Figure]:
+) -> list[Row]:
     texts = [passage_text(part) for part in passages[:: max(len(passages) // sample, 1)]][:sample]
     embedder.embed_passages(texts[: embedder.batch])
     began = clock()
@@ -88,9 +77,10 @@ def embedding_figures(
         embedder.embed_passages(texts[start : start + embedder.batch])
     rate = len(texts) / (clock() - began)
     minutes = len(passages) / rate / 60
+    all_passages = f"{len(passages):,} passages embedded, extrapolated"
     return [
-        Figure(f"passages a second, of {len(texts):,}", rate),
-        Figure(f"minutes for {len(passages):,} passages, extrapolated", minutes, "11, by PyTorch"),
+        Row(f"embedded, of {len(texts):,}", rate, "passages a second"),
+        Row(all_passages, minutes, "minutes", "11, by PyTorch"),
     ]
 
 
@@ -100,7 +90,7 @@ def query_figures(
     vectors: VectorIndex,
     questions: Sequence[str],
     clock: Clock,
-) -> list[Figure]:
+) -> list[Row]:
     """The milliseconds of a hybrid query and of its parts."""
     whole, embedding, words = list[float](), list[float](), list[float]()
     for question in questions:
@@ -124,12 +114,12 @@ def query_figures(
     ]
 
 
-def _quantiles(name: str, seconds: Sequence[float], goals: tuple[str, str]) -> list[Figure]:
+def _quantiles(name: str, seconds: Sequence[float], goals: tuple[str, str]) -> list[Row]:
     milliseconds = [1_000 * value for value in seconds]
     p95 = statistics.quantiles(milliseconds, n=20)[-1]
     return [
-        Figure(f"{name}: p50 ms", statistics.median(milliseconds), goals[0]),
-        Figure(f"{name}: p95 ms", p95, goals[1]),
+        Row(f"{name}: p50", statistics.median(milliseconds), "ms", goals[0]),
+        Row(f"{name}: p95", p95, "ms", goals[1]),
     ]
 
 
@@ -139,7 +129,7 @@ def drawn_vectors(size: int, dimensions: int) -> VectorMatrix:
     return VectorMatrix((rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32))
 
 
-def main() -> int:
+def main() -> None:
     arguments = read_options(
         __doc__,
         embedder=DEFAULT_EMBEDDER,
@@ -167,14 +157,8 @@ def main() -> int:
             vectors = drawn_vectors(index.size, embedder.dimensions)
             figures += query_figures(embedder, index, vectors, questions, clock)
             figures += embedding_figures(embedder, passages, arguments.sample, clock)
-    if arguments.json:
-        sys.stdout.write(json.dumps([asdict(figure) for figure in figures], indent=1) + "\n")
-    else:
-        for figure in figures:
-            goal = f"  (goal {figure.goal})" if figure.goal else ""
-            sys.stdout.write(f"{figure.value:10.1f}  {figure.name}{goal}\n")
-    return 0
+    print_rows(figures, as_json=arguments.json)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

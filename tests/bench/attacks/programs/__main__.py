@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -27,6 +25,7 @@ from tests.bench.attacks.programs import (
     terminal,
 )
 from tests.bench.attacks.programs.trial import Attack, Draw, Trial
+from tests.bench.program import say, say_json
 
 CLASSES: Mapping[str, Attack] = {
     "sandbox": sandbox.attack,
@@ -55,20 +54,18 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     passed: dict[str, list[Trial]] = {}
     if not options.json:
-        sys.stdout.write("| class | tried | passed through |\n|---|---|---|\n")
+        say("| class | tried | passed through |\n|---|---|---|")
     for name in options.only:
         trials = asyncio.run(run_class(name, options.seed, options.most))
         passed[name] = [trial for trial in trials if trial.passed]
         if not options.json:
-            sys.stdout.write(f"| {name} | {len(trials):,} | {len(passed[name]):,} |\n")
-            sys.stdout.flush()
+            say(f"| {name} | {len(trials):,} | {len(passed[name]):,} |")
     if options.json:
-        rows = {name: [asdict(trial) for trial in trials] for name, trials in passed.items()}
-        sys.stdout.write(json.dumps(rows, indent=1) + "\n")
-        return int(any(passed.values()))
-    for name, trials in passed.items():
-        for trial in trials:
-            sys.stdout.write(f"{name}: {trial.program}: {trial.must_hold}: {trial.passed!r}\n")
+        say_json(passed)
+    else:
+        for name, trials in passed.items():
+            for trial in trials:
+                say(f"{name}: {trial.program}: {trial.must_hold}: {trial.passed!r}")
     return int(any(passed.values()))
 
 
