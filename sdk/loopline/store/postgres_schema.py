@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 import psycopg
@@ -10,76 +11,20 @@ from psycopg import sql
 from loopline.errors import StoreError
 from loopline.store import statements
 from loopline.store.postgres import OLDEST_VERSION, PostgresConnection, PostgresServer, store_error
-from loopline.store.postgres_statements import CREATE_TABLES
+from loopline.store.postgres_statements import CREATE_TABLES, translate_condition
 from loopline.store.rows import SCHEMA_VERSION, VERSION_KEY, schema_version
+from loopline.store.store_file import HAS_TAKEN_ID, TRIGGERS
 
 _CREATION_LOCK = 0x6C6F6F70
 """The number of the lock that lets one process at a time create a schema."""
 _OF_A_STORE = {"meta", "conversations", "blocks"}
-_FORGOTTEN = "EXISTS (SELECT 1 FROM tombstones WHERE conversation = {})"
-
-# Table and event: the condition under which a row is refused, and the reason.
-_REFUSED_ROWS: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
-    ("blocks", "INSERT"): (
-        (
-            f"""new.seq <> 1 + coalesce(
-                (SELECT max(seq) FROM blocks WHERE conversation = new.conversation),
-                (SELECT max(last) FROM segments WHERE conversation = new.conversation), 0)
-            OR {_FORGOTTEN.format("new.conversation")}""",
-            "a block takes the next place",
-        ),
-        (
-            "coalesce(length(new.digest), 0) <> 32 OR new.bytes IS NULL",
-            "a block carries its digest",
-        ),
-    ),
-    **{
-        (table, "DELETE"): (
-            (f"NOT {_FORGOTTEN.format('old.conversation')}", f"{row} is never removed"),
-        )
-        for table, row in (("blocks", "a block"), ("appends", "a key"), ("segments", "a fork"))
-    },
-    ("segments", "INSERT"): (
-        (
-            f"""new.first <> 1 + coalesce(
-                (SELECT max(last) FROM segments WHERE conversation = new.conversation), 0)
-            OR new.last < new.first
-            OR EXISTS (SELECT 1 FROM blocks WHERE conversation = new.conversation)
-            OR NOT EXISTS (SELECT 1 FROM blocks WHERE conversation = new.owner AND seq = new.first)
-            OR NOT EXISTS (SELECT 1 FROM blocks WHERE conversation = new.owner AND seq = new.last)
-            OR {_FORGOTTEN.format("new.conversation")}""",
-            "a fork begins with what is there",
-        ),
-    ),
-    ("conversations", "UPDATE"): (
-        (
-            """new.term < old.term OR new.turns < old.turns OR
-            (new.id, new.uid, new.tenant, new.project, new."user", new.name)
-            <> (old.id, old.uid, old.tenant, old.project, old."user", old.name)""",
-            "a conversation keeps its names, and its terms and turns never fall",
-        ),
-    ),
-    ("tombstones", "INSERT"): (
-        (
-            f"""EXISTS (SELECT 1 FROM segments WHERE owner = new.conversation
-            AND NOT {_FORGOTTEN.format("segments.conversation")})""",
-            "a fork still shows it",
-        ),
-    ),
+_REFUSED_BY_KEYS = {
+    "conversations_are_not_replaced",
+    "appends_are_not_replaced",
+    "tombstones_are_set_once",
 }
-# Table and event that are always refused, for rows and for whole tables.
-_REFUSED_EVENTS: dict[tuple[str, str], str] = {
-    ("blocks", "UPDATE"): "a block is never changed",
-    ("appends", "UPDATE"): "a key is never changed",
-    ("segments", "UPDATE"): "a fork is never changed",
-    ("tombstones", "UPDATE"): "a tombstone stays",
-    ("tombstones", "DELETE"): "a tombstone stays",
-    ("conversations", "DELETE"): "a conversation is never removed",
-    **{
-        (table, "TRUNCATE"): "a table is never emptied"
-        for table in ("conversations", "blocks", "appends", "segments", "tombstones")
-    },
-}
+"""The triggers of SQLite that are not needed, because here a row that exists is never replaced."""
+_NEVER_EMPTIED = ("conversations", "blocks", "appends", "segments", "tombstones")
 
 
 def open_schema(server: PostgresServer) -> int:
@@ -201,27 +146,38 @@ def _create(server: PostgresServer, connection: PostgresConnection) -> None:
 
 
 def _triggers() -> Iterator[str]:
-    """Yield the statements that create the triggers and their functions."""
+    """Yield the statements that create the triggers and their functions, by the conditions of those of SQLite."""
     yield (
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
         "RAISE EXCEPTION 'append-only: %', TG_ARGV[0]; END $$"
     )
-    for (table, event), reason in _REFUSED_EVENTS.items():
-        scope = "STATEMENT" if event == "TRUNCATE" else "ROW"
-        yield (
-            f"CREATE TRIGGER {table}_{event.lower()}_is_refused BEFORE {event} ON {table} "
-            f"FOR EACH {scope} EXECUTE FUNCTION refuse('{reason}')"
-        )
-    for (table, event), conditions in _REFUSED_ROWS.items():
+    checks = defaultdict[tuple[str, str], list[str]](list)
+    for name, (when, condition, reason) in TRIGGERS.items():
+        event, _, table = when.partition(" ON ")
+        if not condition:
+            yield _refusal(table, event, "ROW", reason)
+        elif name not in _REFUSED_BY_KEYS:
+            refused = translate_condition(condition.replace(HAS_TAKEN_ID, ""))
+            checks[table, event].append(
+                f"IF {refused} THEN RAISE EXCEPTION 'append-only: {reason}'; END IF;"
+            )
+    for table in _NEVER_EMPTIED:
+        yield _refusal(table, "TRUNCATE", "STATEMENT", "a table is never emptied")
+    for (table, event), conditions in checks.items():
         name = f"check_{table}_{event.lower()}"
-        checks = " ".join(
-            f"IF {condition} THEN RAISE EXCEPTION 'append-only: {reason}'; END IF;"
-            for condition, reason in conditions
-        )
+        body = " ".join(conditions)
         row = "old" if event == "DELETE" else "new"
         yield (
-            f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {checks} RETURN {row}; END $$"
+            f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body} RETURN {row}; END $$"
         )
         yield (
             f"CREATE TRIGGER {name} BEFORE {event} ON {table} FOR EACH ROW EXECUTE FUNCTION {name}()"
         )
+
+
+def _refusal(table: str, event: str, scope: str, reason: str) -> str:
+    """Return the statement that creates a trigger which refuses every event of that kind."""
+    return (
+        f"CREATE TRIGGER {table}_{event.lower()}_is_refused BEFORE {event} ON {table} "
+        f"FOR EACH {scope} EXECUTE FUNCTION refuse('{reason}')"
+    )

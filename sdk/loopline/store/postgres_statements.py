@@ -56,6 +56,11 @@ def _translate(statement: str) -> str:
     return _PARAMETER.sub(write_parameter, _replace(statement, _OF_STATEMENTS))
 
 
+def translate_condition(condition: str) -> str:
+    """Return the condition of a trigger without parameters as PostgreSQL reads it."""
+    return _replace(condition, _COMMON)
+
+
 def _statements() -> Iterator[str]:
     for name, value in vars(statements).items():
         if name.isupper() and value is not statements.CREATE_TABLES:

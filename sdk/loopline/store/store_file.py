@@ -15,9 +15,10 @@ from loopline.store.rows import SCHEMA_VERSION, VERSION_KEY, read_meta
 
 _FORGOTTEN = "EXISTS (SELECT 1 FROM tombstones WHERE conversation = {})"
 
+HAS_TAKEN_ID = "OR EXISTS (SELECT 1 FROM blocks WHERE id = new.id)"
 # Name: event, condition, reason. REPLACE does not fire delete triggers, so rows that it would replace are checked
 # before an insert.
-_TRIGGERS = {
+TRIGGERS = {
     "blocks_are_not_changed": ("UPDATE ON blocks", "", "a block is never changed"),
     **{
         f"{table}_are_not_removed": (
@@ -32,7 +33,7 @@ _TRIGGERS = {
         f"""new.seq <> 1 + coalesce(
             (SELECT max(seq) FROM blocks WHERE conversation = new.conversation),
             (SELECT max(last) FROM segments WHERE conversation = new.conversation), 0)
-        OR EXISTS (SELECT 1 FROM blocks WHERE id = new.id)
+        {HAS_TAKEN_ID}
         OR {_FORGOTTEN.format("new.conversation")}""",
         "a block takes the next place",
     ),
@@ -98,7 +99,7 @@ def create(connection: sqlite.Connection) -> None:
     for table in statements.CREATE_TABLES.values():
         for statement in table:
             connection.execute(statement)
-    for name, (event, condition, reason) in _TRIGGERS.items():
+    for name, (event, condition, reason) in TRIGGERS.items():
         when = f"WHEN {condition}" if condition else ""
         refuse = f"SELECT RAISE(ABORT, 'append-only: {reason}');"
         connection.execute(f"CREATE TRIGGER {name} BEFORE {event} {when} BEGIN {refuse} END")
