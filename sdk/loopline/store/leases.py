@@ -12,8 +12,8 @@ import os
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -83,17 +83,18 @@ class RenewedLeases(ABC, Generic[CommitsT]):
             ConflictError: `wait` is False and another runner has the lease.
         """
 
-    def renew_until_given_up(self, conversation: ConversationKey, lease: Lease) -> None:
-        """Renew the lease until `give_up`."""
+    @contextmanager
+    def renewing(self, conversation: ConversationKey, lease: Lease) -> Generator[None]:
+        """Renew the lease until the context is left."""
         if self._heartbeat is None:
             beat = partial(self._beat, self._group_commit())
             self._heartbeat = Heartbeat(beat, interval=self._seconds / BEATS_PER_LEASE)
         self._leases[conversation] = lease
-
-    def give_up(self, conversation: ConversationKey, lease: Lease) -> None:
-        """Stop to renew the lease."""
-        if self._leases.get(conversation) is lease:
-            del self._leases[conversation]
+        try:
+            yield
+        finally:
+            if self._leases.get(conversation) is lease:
+                del self._leases[conversation]
 
     async def renew_if_ended(self, conversation: ConversationKey, term: int) -> bool:
         """Return whether the lease of that term is valid; if it may have expired, renew it if no other runner has taken over."""
@@ -162,19 +163,16 @@ class Leases(RenewedLeases[GroupCommit]):
         except OSError as error:
             raise store_error(self._folder, error) from error
 
-    def hold(self, conversation: ConversationKey, *, wait: bool) -> HeldLease:
-        """Return a context that holds the lease of the conversation."""
-        return HeldLease(self, _ConversationLock(self._folder, conversation), wait=wait)
-
-    async def take(self, lock: _ConversationLock, *, wait: bool) -> Lease:
-        """Acquire the lease of a conversation, and renew it until `give_up`.
-
-        Raises:
-            ConflictError: `wait` is False and another runner has the lease.
-        """
-        lease = await self._acquire(lock, wait=wait)
-        self.renew_until_given_up(lock.conversation, lease)
-        return lease
+    @asynccontextmanager
+    async def hold(self, conversation: ConversationKey, *, wait: bool) -> AsyncGenerator[int]:
+        """Hold the lease of the conversation."""
+        lock = _ConversationLock(self._folder, conversation)
+        try:
+            lease = await self._acquire(lock, wait=wait)
+            with self.renewing(conversation, lease):
+                yield lease.term
+        finally:
+            lock.close()
 
     async def _acquire(self, lock: _ConversationLock, *, wait: bool) -> Lease:
         pause = FIRST_POLL_SECONDS
@@ -238,31 +236,6 @@ class Leases(RenewedLeases[GroupCommit]):
         self, group: GroupCommit, terms: Sequence[Term], ends: int
     ) -> Callable[[Connection], Collection[Term]]:
         return partial(group.writer.renew, terms=terms, ends=ends)
-
-
-class HeldLease:
-    """A context that holds the lease of a conversation; entering it returns the term."""
-
-    def __init__(self, leases: Leases, lock: _ConversationLock, *, wait: bool) -> None:
-        self._leases = leases
-        self._lock = lock
-        self._wait = wait
-        self._lease: Lease | None = None
-
-    async def __aenter__(self) -> int:
-        try:
-            self._lease = await self._leases.take(self._lock, wait=self._wait)
-        except BaseException:
-            self._lock.close()
-            raise
-        return self._lease.term
-
-    async def __aexit__(self, *_: object) -> None:
-        try:
-            if self._lease is not None:
-                self._leases.give_up(self._lock.conversation, self._lease)
-        finally:
-            self._lock.close()
 
 
 class _ConversationLock:

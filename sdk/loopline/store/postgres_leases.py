@@ -187,11 +187,10 @@ class PostgresLeases(RenewedLeases[PostgresCommit]):
     async def hold(self, conversation: ConversationKey, *, wait: bool) -> AsyncGenerator[int, None]:
         """Hold the lease of the conversation."""
         lease = await self._acquire(conversation, wait=wait)
-        self.renew_until_given_up(conversation, lease)
         try:
-            yield lease.term
+            with self.renewing(conversation, lease):
+                yield lease.term
         finally:
-            self.give_up(conversation, lease)
             await self._release(conversation, lease.term)
 
     async def _release(self, conversation: ConversationKey, term: int) -> None:
