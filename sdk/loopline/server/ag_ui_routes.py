@@ -19,10 +19,11 @@ from loopline.server import event_streams
 from loopline.server.access import CallerDep, HostDep, key_of
 from loopline.server.approvals import call_id_of, decline
 from loopline.server.bodies import ClientToolFields, decode_file
+from loopline.server.problems import PROBLEMS
 from loopline.server.turn_requests import ServedConversation, TurnRequest, serve
 from loopline.timeline import ClientTool
 
-router: APIRouter = APIRouter(tags=["ag-ui"])
+router: APIRouter = APIRouter(tags=["ag-ui"], responses=PROBLEMS)
 EDITED = "editedArgs"
 """The field of an answer to an approval with the arguments that the user has edited."""
 

@@ -38,7 +38,7 @@ from loopline.server.bundle_host import BundleHost, BundleSource, bundle_host
 from loopline.server.connections import ConnectionConfig, raise_descriptor_limit
 from loopline.server.guards import RequestGuard
 from loopline.server.principals import Authenticator
-from loopline.server.problems import PROBLEMS, add_handlers
+from loopline.server.problems import add_handlers
 from loopline.server.settings import ServerSettings
 from loopline.server.socket_io import PATH as SOCKETS
 from loopline.server.socket_io import SocketHost
@@ -56,6 +56,9 @@ _ROUTES = (
     chat_routes,
     ag_ui_routes,
     vercel_routes,
+    openai_routes,
+    page_files,
+    page_login,
 )
 
 
@@ -131,13 +134,9 @@ def _assemble(host: BundleHost) -> FastAPI:
     )
     served.state.host = host
     served.state.sockets = sockets
-    for routes in _ROUTES:
-        served.include_router(routes.router, responses=PROBLEMS)
-    served.include_router(openai_routes.router)
-    served.include_router(page_files.router)
-    served.include_router(page_login.router)
-    if settings.docs:
-        served.include_router(description_routes.router)
+    # The routes themselves: `include_router` builds each a second time, 0.1 s within an app's first request.
+    for module in (*_ROUTES, description_routes) if settings.docs else _ROUTES:
+        served.router.routes.extend(module.router.routes)
     served.mount(SOCKETS, sockets.asgi())
     add_handlers(served)
     if settings.origins:

@@ -23,7 +23,7 @@ from loopline.server import bodies, event_streams
 from loopline.server.access import AnsweringDep, HostDep, OwnDep, OwnKeyDep, ReadKeyDep
 from loopline.server.broadcasts import find_turns_begin
 from loopline.server.bundle_host import BundleHost
-from loopline.server.problems import not_found
+from loopline.server.problems import PROBLEMS, not_found
 from loopline.server.turn_requests import ServedConversation, TurnRequest, serve
 
 MESSAGE = "message"
@@ -118,7 +118,7 @@ def _field_error(name: str, message: str) -> RequestValidationError:
 
 
 router: APIRouter = APIRouter(
-    prefix="/conversations/{tenant}/{project}/{conversation}", tags=["chat"]
+    prefix="/conversations/{tenant}/{project}/{conversation}", tags=["chat"], responses=PROBLEMS
 )
 OwnDialect = Literal["loopline", "fim", "nadoo", "chatcli", "beakr", "kdcube", "ag-ui", "vercel"]
 DialectHeader = Annotated[OwnDialect, Header(alias="Loopline-Dialect")]

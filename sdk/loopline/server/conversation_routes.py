@@ -16,11 +16,13 @@ from loopline.models import well_formed
 from loopline.server import access, bodies, conversation_views
 from loopline.server.approvals import WaitingQuestion, questions_in
 from loopline.server.bundle_host import BundleHost
-from loopline.server.problems import not_found
+from loopline.server.problems import PROBLEMS, not_found
 from loopline.server.resource_routes import read_for_user
 from loopline.timeline.feedback import Reactions, Satisfaction
 
-router: APIRouter = APIRouter(prefix="/conversations/{tenant}/{project}", tags=["conversations"])
+router: APIRouter = APIRouter(
+    prefix="/conversations/{tenant}/{project}", tags=["conversations"], responses=PROBLEMS
+)
 PAGE = 500
 BlockType = Annotated[
     bodies.BoundedName, Field(json_schema_extra={"enum": list[JsonValue](tl.list_types())})

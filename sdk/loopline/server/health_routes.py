@@ -11,9 +11,9 @@ from pydantic import BaseModel
 from loopline.errors import StoreError, StoreFailed
 from loopline.server.access import CallerDep, HostDep
 from loopline.server.metrics import MEDIA_TYPE
-from loopline.server.problems import RequestProblem, unavailable
+from loopline.server.problems import PROBLEMS, RequestProblem, unavailable
 
-router: APIRouter = APIRouter(tags=["health"])
+router: APIRouter = APIRouter(tags=["health"], responses=PROBLEMS)
 
 
 class HealthAnswer(BaseModel):

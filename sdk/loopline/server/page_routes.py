@@ -13,9 +13,9 @@ from loopline import timeline as tl
 from loopline.server import block_rows, forks, outlines, page_export, shown_prompts, turn_work
 from loopline.server.access import CallerDep, HostDep, OwnDep, ReadKeyDep, SummaryDep
 from loopline.server.principals import APPROVER
-from loopline.server.problems import not_found
+from loopline.server.problems import PROBLEMS, not_found
 
-router: APIRouter = APIRouter(tags=["page"])
+router: APIRouter = APIRouter(tags=["page"], responses=PROBLEMS)
 RedactedKind = Literal["secret", "email", "card", "phone", "ssn", "iban", "ip"]
 _FILES = tl.BodyUnion[tl.UserAttachment | tl.FileAdded](tl.UserAttachment | tl.FileAdded)
 _DOWNLOAD = {

@@ -25,10 +25,10 @@ from loopline.server.bodies import ResourceBody
 from loopline.server.bundle_host import PATH as FILES
 from loopline.server.bundle_host import BundleHost, FileHost
 from loopline.server.principals import Principal
-from loopline.server.problems import forbidden, not_found
+from loopline.server.problems import PROBLEMS, forbidden, not_found
 from loopline.timeline import BodyUnion, ConversationKey, FileAdded, is_hosted, turn_number
 
-router: APIRouter = APIRouter(tags=["resources"])
+router: APIRouter = APIRouter(tags=["resources"], responses=PROBLEMS)
 ContentType = Literal["message", "file", "execution", "citable"]
 SHOWN_INLINE = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "text/plain"})
 """The media types that a browser may display. None of them can contain a script."""

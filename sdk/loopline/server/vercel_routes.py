@@ -18,10 +18,11 @@ from loopline.server import event_streams
 from loopline.server.access import CallerDep, HostDep, key_of
 from loopline.server.approvals import WaitingQuestion, decline, deny
 from loopline.server.bodies import NAME, ClientToolFields, decode_file
+from loopline.server.problems import PROBLEMS
 from loopline.server.turn_requests import ServedConversation, TurnRequest, serve
 from loopline.tools import MAX_CLIENT_TOOLS
 
-router: APIRouter = APIRouter(prefix="/api/chat", tags=["ai-sdk"])
+router: APIRouter = APIRouter(prefix="/api/chat", tags=["ai-sdk"], responses=PROBLEMS)
 MESSAGES = 2_000
 RECENT = 100
 """How many of the user's newest conversations are searched for forks of a chat."""
