@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
+from hypothesis import strategies as st
+
 from loopline import timeline
 from loopline.events import Delta, Event
 from loopline.models import Usage
@@ -150,3 +152,12 @@ def block(seq: int, turn: int, body: timeline.Body) -> timeline.Block:
 
 EVENTS: Sequence[Event] = list(events())
 BLOCKS: Sequence[timeline.Block] = [event for event in EVENTS if isinstance(event, timeline.Block)]
+
+
+@st.composite
+def streams(draw: st.DrawFn, deltas: st.SearchStrategy[Delta]) -> Sequence[Event]:
+    """The blocks of the conversation with such deltas anywhere between them."""
+    stream = list[Event]()
+    for event in BLOCKS:
+        stream += [*draw(st.lists(deltas, max_size=3)), event]
+    return stream

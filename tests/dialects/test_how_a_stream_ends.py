@@ -39,6 +39,7 @@ from tests.dialects.sample_conversation import (
 )
 
 REASONS: tuple[ExitReason, ...] = get_args(ExitReason)
+ASKED: list[Told] = [UserPrompt(text="Go."), HEADER, begun(1)]
 
 
 def is_last(name: DialectName, record: Record) -> bool:
@@ -63,7 +64,7 @@ def is_last(name: DialectName, record: Record) -> bool:
 
 def ending(reason: ExitReason) -> list[Event]:
     error = "down" if reason == "error" else ""
-    turn: list[Told] = [UserPrompt(text="Go."), HEADER, begun(1), delta("answer", "A"), reset()]
+    turn = [*ASKED, delta("answer", "A"), reset()]
     turn += [Completion(text="A."), Exit(reason=reason, error=error, rounds=1)]
     return list(events([(1, turn)]))
 
@@ -92,7 +93,7 @@ def test_the_last_record_is_the_end_for_every_reason(name: DialectName, reason: 
 def test_a_truncated_answer_says_so_at_the_end(
     name: DialectName, path: tuple[str, ...], value: Json
 ) -> None:
-    turn: list[Told] = [UserPrompt(text="Go."), HEADER, begun(1), decided("length", spent(1, 1))]
+    turn = [*ASKED, decided("length", spent(1, 1))]
     turn += [Completion(text="A", flag="cut"), Exit(reason="complete", rounds=1)]
     assert field(heard(name, events([(1, turn)]))[-1], *path) == value
 
@@ -108,12 +109,7 @@ def test_a_turn_that_pauses_ends_the_stream_with_a_record_that_lasts(name: Diale
 def test_a_call_that_stands_behind_one_that_waits_does_not_keep_the_stream_open(
     name: DialectName,
 ) -> None:
-    turn: list[Told] = [
-        UserPrompt(text="Go."),
-        HEADER,
-        begun(1),
-        decided("tool_use", spent(1, 1), calls=2),
-    ]
+    turn = [*ASKED, decided("tool_use", spent(1, 1), calls=2)]
     turn += [ToolCalled(call_id=f"c{n}", tool="w.command") for n in (1, 2)]
     turn += [ToolPending(call_id="c1", kind="approval", question="May I?", digest="")]
     records = heard(name, events([(1, turn)]))
@@ -123,8 +119,7 @@ def test_a_call_that_stands_behind_one_that_waits_does_not_keep_the_stream_open(
 
 @pytest.mark.parametrize("name", ["ag-ui", "vercel"])
 def test_a_turn_that_goes_on_beside_another_call_begins_a_run(name: RunDialectName) -> None:
-    turn: list[Told] = [UserPrompt(text="Go."), HEADER, begun(1)]
-    turn += [decided("tool_use", spent(1, 1), calls=2)]
+    turn = [*ASKED, decided("tool_use", spent(1, 1), calls=2)]
     turn += [ToolCalled(call_id=f"c{n}", tool="w.command") for n in (1, 2)]
     turn += [ToolPending(call_id="c1", kind="approval", question="May I?", digest="")]
     turn += [UserAnswer(call_id="c1", value=True)]
@@ -145,8 +140,8 @@ def test_a_turn_that_goes_on_beside_another_call_begins_a_run(name: RunDialectNa
 def test_a_turn_that_is_carried_on_and_waits_again_ends_the_stream_once_more(
     name: DialectName,
 ) -> None:
-    turn: list[Told] = [UserPrompt(text="Go."), HEADER, begun(1)]
-    turn += [decided("tool_use", spent(1, 1), calls=1), ToolCalled(call_id="c1", tool="w.ask")]
+    turn = [*ASKED, decided("tool_use", spent(1, 1), calls=1)]
+    turn += [ToolCalled(call_id="c1", tool="w.ask")]
     turn += [ToolPending(call_id="c1", kind="question", question="Which?", digest="")]
     turn += [UserAnswer(call_id="c1", value="Green.")]
     turn += [ToolResult(call_id="c1", tool="w.ask", text="Green."), begun()]
@@ -191,19 +186,14 @@ def test_a_failed_run_is_told_in_the_words_for_failure() -> None:
 
 
 def test_what_came_too_late_is_reported_at_the_end() -> None:
-    turn: list[Told] = [UserPrompt(text="Go."), HEADER, begun(1), UserFollowup(text="And now?")]
+    turn = [*ASKED, UserFollowup(text="And now?")]
     done = heard("fim", events([(1, [*turn, Exit(reason="complete", rounds=1)])]))[-2]
     assert done.data["pending_injections"] == ["And now?"]
 
 
 @pytest.mark.parametrize("reason", ["error", "refused", "stopped", "interrupted"])
 def test_a_child_that_fails_is_told_with_its_error(reason: ExitReason) -> None:
-    turn: list[Told] = [
-        UserPrompt(text="Go."),
-        HEADER,
-        begun(1),
-        decided("tool_use", spent(1, 1), calls=1),
-    ]
+    turn = [*ASKED, decided("tool_use", spent(1, 1), calls=1)]
     turn += [ToolCalled(call_id="c1", tool="crew.agent")]
     turn += [RunChild(call_id="c1", conversation="tea~c1")]
     turn += [RunChild(call_id="c1", conversation="tea~c1", reason=reason)]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from loopline import LooplineError
 from loopline.events import Delta, DialectName, Event, dialect, replayed
 from tests.dialects.decoded_stream import NAMES, heard, lasting, lines, stored
-from tests.dialects.sample_conversation import BLOCKS, EVENTS, TALK
+from tests.dialects.sample_conversation import BLOCKS, EVENTS, TALK, streams
 from tests.support.examples import examples
 
 channels = st.sampled_from(["answer", "thinking", "notes", "tool", "tools", "canvas", "context"])
@@ -25,15 +25,6 @@ deltas = st.builds(
 )
 
 
-@st.composite
-def streams(draw: st.DrawFn) -> Sequence[Event]:
-    """The blocks of the conversation with any deltas anywhere between them."""
-    stream = list[Event]()
-    for block in BLOCKS:
-        stream += [*draw(st.lists(deltas, max_size=2)), block]
-    return stream
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_a_replay_from_any_record_on_is_the_rest_of_what_was_sent_live(name: DialectName) -> None:
     live = stored(name, heard(name, EVENTS))
@@ -45,7 +36,7 @@ def test_a_replay_from_any_record_on_is_the_rest_of_what_was_sent_live(name: Dia
 
 @pytest.mark.parametrize("name", NAMES)
 @examples(30)
-@given(stream=streams())
+@given(stream=streams(deltas))
 def test_what_lasts_does_not_depend_on_deltas(name: DialectName, stream: Sequence[Event]) -> None:
     assert lines(stored(name, heard(name, stream))) == lines(
         stored(name, replayed(name, TALK, BLOCKS))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from loopline.events import Delta, DialectName, Event, Record, replayed
 from loopline.timeline import Block
 from tests.dialects.decoded_stream import IN_PARTS, heard
-from tests.dialects.sample_conversation import BLOCKS, EVENTS, TALK
+from tests.dialects.sample_conversation import BLOCKS, EVENTS, TALK, streams
 from tests.support.examples import examples
 
 STARTS = ("TEXT_MESSAGE_START", "text-start")
@@ -64,18 +64,9 @@ pieces = st.builds(
 )
 
 
-@st.composite
-def streams(draw: st.DrawFn) -> Sequence[Event]:
-    """The blocks of the conversation with pieces of text and resets anywhere between them."""
-    stream = list[Event]()
-    for block in BLOCKS:
-        stream += [*draw(st.lists(pieces, max_size=3)), block]
-    return stream
-
-
 @pytest.mark.parametrize("name", sorted(IN_PARTS))
 @examples(60)
-@given(stream=streams())
+@given(stream=streams(pieces))
 def test_no_piece_and_no_reset_changes_what_a_listener_has_in_the_end(
     name: DialectName, stream: Sequence[Event]
 ) -> None:

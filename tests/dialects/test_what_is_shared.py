@@ -12,14 +12,14 @@ from msgspec import structs
 from loopline.events import DialectName, Event, dialect
 from loopline.timeline import Block, Exit, TurnHeader
 from tests.dialects.decoded_stream import NAMES
-from tests.dialects.sample_conversation import TALK
-from tests.dialects.test_texts_in_parts import streams
+from tests.dialects.sample_conversation import TALK, streams
+from tests.dialects.test_texts_in_parts import pieces
 from tests.support.examples import examples
 
 
 @pytest.mark.parametrize("name", NAMES)
 @examples(25)
-@given(stream=streams(), data=st.data())
+@given(stream=streams(pieces), data=st.data())
 def test_behind_the_end_of_a_turn_a_dialect_that_took_pieces_is_one_that_took_blocks(
     name: DialectName, stream: Sequence[Event], data: st.DataObject
 ) -> None:

@@ -88,7 +88,7 @@ async def test_a_turn_of_25_rounds_goes_on_although_it_is_larger_than_the_budget
     assert all(start.tokens <= TOTAL for start in starts)
     assert all("count to 25" in shown(request) for request in decisions(model))
     assert {summary.split for summary in summaries} == {True}
-    assert summaries[-1].covered_turn_ids == ["turn_1"]
+    assert (summaries[-1].first_turn, summaries[-1].last_turn) == (1, 1)
 
 
 async def test_a_prompt_larger_than_the_budget_is_shown_as_far_as_it_goes() -> None:

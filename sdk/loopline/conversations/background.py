@@ -106,12 +106,12 @@ class _Started:
     is_stopping: bool
 
     @classmethod
-    def of(cls, call_id: str, block: tl.Block, work: tl.BackgroundWork) -> _Started | None:
+    def of(cls, call_id: str, work: tl.BackgroundWork) -> _Started | None:
         """Parse the event of a started call, None if another author used the same event name.
 
         An imported call has no owner and does not begin again, because its data may be forged.
         """
-        _, data = work.calls[call_id]
+        block, data = work.calls[call_id]
         fields: JsonObject = {"again": None, "conversation": ""}
         fields |= data if isinstance(data, dict) else {}
         if call_id in work.imported:
@@ -141,8 +141,7 @@ class _Started:
 
 def _find_started(timeline: tl.Timeline) -> Sequence[_Started]:
     """Return the calls that have started in the background and have no result."""
-    work = timeline.background
-    begun = [_Started.of(call_id, block, work) for call_id, (block, _) in work.calls.items()]
+    begun = (_Started.of(call_id, timeline.background) for call_id in timeline.background.calls)
     return [started for started in begun if started is not None]
 
 
@@ -487,14 +486,10 @@ def _start_of(process: int) -> str:
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:
-        return "" if _is_gone(process) else "running"
-
-
-def _is_gone(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        return False
-    return False
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return ""
+        except OSError:  # it is the process of another user
+            return "running"
+        return "running"

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack, aclosing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import count, groupby
 from secrets import token_hex
 from typing import Protocol, Self
 
@@ -176,27 +176,11 @@ class _Publication:
 def _joined(deltas: Sequence[tuple[int, Delta]]) -> list[tuple[int, Delta]]:
     """Return the deltas with adjacent texts of a channel joined."""
     result = list[tuple[int, Delta]]()
-    texts = list[str]()
-
-    def finish() -> None:
-        if len(texts) > 1:
-            at, delta = result[-1]
-            result[-1] = (at, replace(delta, text="".join(texts)))
-        texts.clear()
-
-    for at, delta in deltas:
-        if (
-            texts
-            and result[-1][0] == at
-            and replace(delta, text="") == replace(result[-1][1], text="")
-        ):
-            texts.append(delta.text)
-            continue
-        finish()
-        result.append((at, delta))
-        if delta.type == "delta":
-            texts.append(delta.text)
-    finish()
+    for (at, kind), equal in groupby(deltas, lambda item: (item[0], replace(item[1], text=""))):
+        if kind.type == "delta":
+            result.append((at, replace(kind, text="".join(delta.text for _, delta in equal))))
+        else:
+            result += equal
     return result
 
 
@@ -330,7 +314,9 @@ class LiveEvents:
                     logger.warning(
                         "live events are not sent, and other processes read the log: %s", error
                     )
-                self._send_again(news)
+                for digest in news:  # these conversations have new blocks
+                    self.send(messages.NewInput(self.process, digest))
+                self._repeat_interests()
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LAST_RECONNECT_SECONDS)
                 continue
@@ -340,12 +326,6 @@ class LiveEvents:
                 logger.info("live events are sent again")
                 pause = RECONNECT_SECONDS
             await asyncio.sleep(max(FLUSH_SECONDS, len(texts) * SECONDS_PER_MESSAGE))
-
-    def _send_again(self, news: Iterable[str]) -> None:
-        """Announce all listeners after texts were lost, and that the conversations whose digests are in `news` have new blocks."""
-        for digest in news:
-            self.send(messages.NewInput(self.process, digest))
-        self._repeat_interests()
 
     def _take_texts(self) -> list[str]:
         """Return everything that waits, encoded."""
@@ -382,7 +362,8 @@ class LiveEvents:
             except StoreError as error:
                 if self.is_connected or pause == RECONNECT_SECONDS:
                     logger.warning("live events pause, and listeners read the log: %s", error)
-            self._end()
+            self.is_connected = False
+            self._wake_all()  # they read the log more often from now on
             await asyncio.sleep(pause)
             pause = min(2 * pause, LAST_RECONNECT_SECONDS)
 
@@ -394,10 +375,6 @@ class LiveEvents:
         self._wake_all()
         for publication in self._publications.values():
             publication.runner.look_for_inputs(publication.conversation)
-
-    def _end(self) -> None:
-        self.is_connected = False
-        self._wake_all()  # they read the log more often from now on
 
     def _wake(self, digest: str) -> None:
         for follower in tuple(self._followers.get(digest, ())):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
@@ -23,6 +24,7 @@ HEADER_BYTES = 100
 """More bytes than the header of a part has."""
 BYTES_OF_CHARACTER = 4
 MOST_PARTS = 256
+_SMALL_NUMBER = re.compile(r"[0-9]{1,3}")
 MOST_PARTIAL_MESSAGES = 64
 LARGEST_MESSAGE = 1_000_000
 """The most characters of a message; deltas that do not fit are left to the log."""
@@ -171,7 +173,7 @@ class MessageReader:
         """Return the long message of which this is the last part, else an empty text. Parts arrive in order."""
         process, _, numbered = text.removeprefix(FRAGMENT).partition(" ")
         header = numbered.split(" ", 3)
-        if len(header) < 4 or not all(_is_small(number) for number in header[1:3]):
+        if len(header) < 4 or not all(map(_SMALL_NUMBER.fullmatch, header[1:3])):
             return ""
         number, index, total, part = header
         parts = self._partial.pop((process, number), [])
@@ -184,10 +186,6 @@ class MessageReader:
         if len(self._partial) > MOST_PARTIAL_MESSAGES:
             self._partial.popitem(last=False)
         return ""
-
-
-def _is_small(number: str) -> bool:
-    return number.isascii() and number.isdecimal() and len(number) <= 3
 
 
 def key_change(limit_bytes: int) -> list[str]:

@@ -77,7 +77,10 @@ class Recoveries:
         """
         outcomes: list[Recovery] = []
         due = await self._begin_scheduled()
-        summaries = [*await self.log.unfinished(), *await self._unbegun()]
+        summaries = [*await self.log.unfinished()]
+        if self.unbegun_since is not None:  # as after a kill right after the first message
+            recent = await self.log.conversations(after=self.unbegun_since)
+            summaries += [summary for summary in recent if await is_unbegun(self.log, summary)]
         listed = {summary.conversation for summary in summaries}
         summaries += [summary for summary in due if summary.conversation not in listed]
         for conversation in self.left.keys() - {summary.conversation for summary in summaries}:
@@ -111,13 +114,6 @@ class Recoveries:
         except LooplineError as error:
             _log.warning("%r: scheduled messages were not begun: %s", conversation.name, error)
             return None
-
-    async def _unbegun(self) -> list[tl.ConversationSummary]:
-        """Return the conversations with messages of which no turn was ever started, as after a kill right after the first message."""
-        if self.unbegun_since is None:
-            return []
-        recent = await self.log.conversations(after=self.unbegun_since)
-        return [summary for summary in recent if await is_unbegun(self.log, summary)]
 
     async def _work(
         self, summary: tl.ConversationSummary, slots: asyncio.Semaphore, outcomes: list[Recovery]
@@ -160,7 +156,9 @@ class Recoveries:
             if turn is None:
                 return None
             number = turn.number
-            if self._is_own(turn) and not self.turns.is_requested(conversation):
+            prompt = turn.prompt.body if turn.prompt and turn.header is None else None
+            is_own = isinstance(prompt, tl.UserPrompt) and prompt.sender == self.turns.sender
+            if is_own and not self.turns.is_requested(conversation):
                 # Its `say` may have stored it a moment ago, and requests it now.
                 await asyncio.sleep(REQUEST_SECONDS)
             if self.turns.is_requested(conversation):
@@ -176,11 +174,6 @@ class Recoveries:
         except LooplineError as error:
             status, reason = "failed", str(error)
         return Recovery(conversation, tl.turn_id(number), status, reason=reason)
-
-    def _is_own(self, turn: tl.Turn) -> bool:
-        """Return whether the turn was not begun, and this harness stored its message."""
-        prompt = turn.prompt.body if turn.prompt and turn.header is None else None
-        return isinstance(prompt, tl.UserPrompt) and prompt.sender == self.turns.sender
 
     async def _reason_to_leave(
         self, conversation: tl.ConversationKey, timeline: tl.Timeline, turn: tl.Turn

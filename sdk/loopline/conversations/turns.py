@@ -865,11 +865,6 @@ async def _read_inputs(recorder: tl.Recorder) -> None:
 
 
 def _check_not_handed_over(pending: _PendingRequest) -> None:
-    """Check that this process has not begun to hand over the request.
-
-    Raises:
-        LeaseLost: it has, and nothing of the turn may be recorded any more.
-    """
     if pending.handed_over:
         raise errors.LeaseLost("the turn is left to the next process")
 

@@ -117,7 +117,9 @@ class Mailbox:
 
     def put(self, event: Event) -> None:
         """Add an event after the waiting ones, without waiting; drop events if the mailbox is full."""
-        kind = None if isinstance(event, Block) else _kind(event)
+        kind: _Kind | None = None
+        if isinstance(event, Delta) and event.type != "missed":
+            kind = event.type, event.channel, event.attempt, f"{event.call_id} {event.name}"
         size = event_size(event)
         self._size += size
         match event:
@@ -216,12 +218,6 @@ def event_size(event: Event) -> int:
                 case _:
                     pass
     return size
-
-
-def _kind(delta: Delta) -> _Kind | None:
-    if delta.type == "missed":
-        return None
-    return delta.type, delta.channel, delta.attempt, f"{delta.call_id} {delta.name}"
 
 
 def _drop_replaced(items: deque[_PendingEvent]) -> deque[_PendingEvent]:

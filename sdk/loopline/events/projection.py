@@ -292,16 +292,22 @@ class TurnEventFold:
                 case timeline.RoundStart():
                     yield from self._start_round(body, projection)
                 case timeline.Decision():
-                    is_round = body.purpose == "decision"
-                    iteration = projection.turn.rounds if is_round else 0
-                    self._pending = (
-                        meta,
-                        turns.DecisionMade(
-                            iteration=iteration, limit=projection.limit, decision=body
-                        ),
+                    made = turns.DecisionMade(
+                        iteration=projection.turn.rounds if body.purpose == "decision" else 0,
+                        limit=projection.limit,
+                        decision=body,
                     )
-                case timeline.Completion():
-                    yield self._answer(body, projection)
+                    self._pending = meta, made
+                case timeline.Completion(sources_used=sids, flag=flag):
+                    yield turns.AnswerGiven(
+                        text=_resolve_citations(body),
+                        flag=flag,
+                        sources=tuple(
+                            turns.CitedSource(sid=sid, source=self._sources.get(sid))
+                            for sid in sids
+                        ),
+                        usage=projection.turn.usage,
+                    )
                 case timeline.Exit():
                     yield self._finish(body, projection)
 
@@ -372,19 +378,6 @@ class TurnEventFold:
             self._is_open = False
             yield projection.pause()
 
-    def _answer(
-        self, completion: timeline.Completion, projection: TurnProjection
-    ) -> turns.AnswerGiven:
-        sids = completion.sources_used
-        return turns.AnswerGiven(
-            text=_resolve_citations(completion),
-            flag=completion.flag,
-            sources=tuple(
-                turns.CitedSource(sid=sid, source=self._sources.get(sid)) for sid in sids
-            ),
-            usage=projection.turn.usage,
-        )
-
     def _finish(self, end: timeline.Exit, projection: TurnProjection) -> turns.TurnFinished:
         turn = projection.turn
         completion = turn.completion
@@ -454,11 +447,8 @@ def _program_call_event(body: timeline.ProxiedBody) -> timeline.CustomEvent:
 
 
 def _kind(body: timeline.InboxBody) -> str:
-    return (
-        "background"
-        if isinstance(body, timeline.BackgroundResult)
-        else body.type.removeprefix("user.")
-    )
+    is_background = isinstance(body, timeline.BackgroundResult)
+    return "background" if is_background else body.type.removeprefix("user.")
 
 
 def _resolve_citations(completion: timeline.Completion) -> str:

@@ -45,18 +45,12 @@ def read_document(document: JsonObject) -> list[tl.Block]:
     named = [block_at(row, seq) for seq, row in enumerate(rows, start=1)]
     blocks = [block for block, _ in named]
     check_blocks(named, rows)
-    _check_turn_ids(document, blocks)
-    return blocks
-
-
-def _check_turn_ids(document: JsonObject, blocks: Sequence[tl.Block]) -> None:
-    """Check that the field `turn_ids`, if the document has it, names the turns of the blocks."""
     turns: list[Json] = [tl.turn_id(number) for number in sorted({block.turn for block in blocks})]
     match document:
-        case {"turn_ids": named} if named != turns:
+        case {"turn_ids": written} if written != turns:
             raise DocumentError(f"turn_ids: the turns of the blocks are {turns[0]} to {turns[-1]}")
         case _:
-            pass
+            return blocks
 
 
 def rows_of(document: JsonObject) -> list[Json]:

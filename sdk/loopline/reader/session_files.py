@@ -15,13 +15,15 @@ from typing import TypeAlias
 from msgspec import Struct, ValidationError, convert, structs
 
 from loopline import timeline as tl
+from loopline.clock import milliseconds
 from loopline.errors import LooplineError
 from loopline.models import Json, JsonObject, Usage
 
 START = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-SessionPart: TypeAlias = tl.UserPrompt | tl.Thinking | tl.Notes | tl.ToolCalled | tl.ToolResult
+ReplyPart: TypeAlias = tl.Thinking | tl.Notes | tl.ToolCalled
+SessionPart: TypeAlias = tl.UserPrompt | ReplyPart | tl.ToolResult
 """A part of a session: the texts of the model are notes, and a result lacks the name of its tool."""
 
 
@@ -142,16 +144,12 @@ def _session_lines(rows: Iterable[_Line]) -> tuple[str, list[SessionLine]]:
             program = "codex"
             model = row.payload.model or model
             parts = tuple(_codex_parts(row.payload)) if row.type == "response_item" else ()
-            is_reply = _is_reply(parts)
+            is_reply = any(isinstance(part, ReplyPart) for part in parts)
             reply += bool(is_reply and lines and not lines[-1].reply)
             lines.append(SessionLine(_time(row), parts, f"{reply}" if is_reply else "", model))
         elif row.message is not None and row.type in ("user", "assistant"):
             lines.append(_claude_line(row, row.message))
     return program, [line for line in lines if line.parts]
-
-
-def _is_reply(parts: tuple[SessionPart, ...]) -> bool:
-    return any(isinstance(part, tl.Thinking | tl.Notes | tl.ToolCalled) for part in parts)
 
 
 def _claude_line(row: _Line, message: _Message) -> SessionLine:
@@ -253,8 +251,7 @@ def _time(row: _Line) -> datetime:
         moment = datetime.fromisoformat(row.timestamp)
     except ValueError:
         return START
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return moment.astimezone(UTC).replace(microsecond=moment.microsecond // 1000 * 1000)
+    return milliseconds(tl.to_utc(moment))
 
 
 class _SessionBlocks:
@@ -281,19 +278,16 @@ class _SessionBlocks:
                 tool = self._tools.get(part.call_id, "")
                 self._add(line.at, structs.replace(part, tool=tool), self._round)
             elif isinstance(part, tl.UserPrompt):
-                self._begin_turn(line, part)
+                self._end_turn()
+                self._turn += 1
+                self._round = 0
+                self._add(line.at, part)
+                self._add(line.at, tl.TurnHeader(bundle=self._program, model="", protocol=""))
 
     def end(self) -> None:
         """Write the last reply, and end the last turn."""
         self._write_reply(is_last=True)
         self._end_turn()
-
-    def _begin_turn(self, line: SessionLine, prompt: tl.UserPrompt) -> None:
-        self._end_turn()
-        self._turn += 1
-        self._round = 0
-        self._add(line.at, prompt)
-        self._add(line.at, tl.TurnHeader(bundle=self._program, model="", protocol=""))
 
     def _end_turn(self) -> None:
         if self._turn and self.blocks:
@@ -308,7 +302,19 @@ class _SessionBlocks:
         calls = [part for _, part in parts if isinstance(part, tl.ToolCalled)]
         model = next((line.model for line in lines if line.model), "")
         began = self.blocks[-1].ts
-        self._add(began, self._round_start(model), self._round)
+        start = tl.RoundStart(
+            saw=len(self.blocks),
+            takes=(),
+            epoch=1,
+            opened_by="",
+            model=model,
+            protocol="",
+            renderer=0,
+            system_sha256="",
+            tools_sha256="",
+            stable_sha256="",
+        )
+        self._add(began, start, self._round)
         self._add(
             lines[-1].at,
             tl.Decision(
@@ -326,20 +332,6 @@ class _SessionBlocks:
                 self._add(at, tl.Completion(text=part.text), self._round)
             elif not isinstance(part, tl.ToolResult):
                 self._add(at, part, self._round)
-
-    def _round_start(self, model: str) -> tl.RoundStart:
-        return tl.RoundStart(
-            saw=len(self.blocks),
-            takes=(),
-            epoch=1,
-            opened_by="",
-            model=model,
-            protocol="",
-            renderer=0,
-            system_sha256="",
-            tools_sha256="",
-            stable_sha256="",
-        )
 
     def _add(self, at: datetime, body: tl.Body, number: int = 0) -> None:
         if not self._turn:

@@ -8,10 +8,6 @@ from loopline.timeline import memory_notes as memory_notes
 from loopline.timeline import open_calls as open_calls
 from loopline.timeline import plan as plan
 from loopline.timeline import workspace as workspace
-from loopline.timeline.approval_answers import approvals_of as approvals_of
-from loopline.timeline.approval_answers import edited_arguments as edited_arguments
-from loopline.timeline.approval_answers import is_approval as is_approval
-from loopline.timeline.approval_answers import read_approval as read_approval
 from loopline.timeline.approval_rules import ApprovalRules as ApprovalRules
 from loopline.timeline.approval_rules import GrantedRule as GrantedRule
 from loopline.timeline.attachments import UserAttachment as UserAttachment
@@ -118,6 +114,7 @@ from loopline.timeline.log import ConversationLimits as ConversationLimits
 from loopline.timeline.log import ConversationSummary as ConversationSummary
 from loopline.timeline.log import HeadMoved as HeadMoved
 from loopline.timeline.log import TimelineLog as TimelineLog
+from loopline.timeline.log import UserBlocks as UserBlocks
 from loopline.timeline.log import check_append as check_append
 from loopline.timeline.log import child_depth as child_depth
 from loopline.timeline.log import child_name as child_name
@@ -126,6 +123,10 @@ from loopline.timeline.log import parent_name as parent_name
 from loopline.timeline.log import title_of as title_of
 from loopline.timeline.memory import MemoryLog as MemoryLog
 from loopline.timeline.open_calls import BackgroundWork as BackgroundWork
+from loopline.timeline.open_calls import approvals_of as approvals_of
+from loopline.timeline.open_calls import edited_arguments as edited_arguments
+from loopline.timeline.open_calls import is_approval as is_approval
+from loopline.timeline.open_calls import read_approval as read_approval
 from loopline.timeline.plan import MARKS as MARKS
 from loopline.timeline.plan import Moment as Moment
 from loopline.timeline.plan import Plan as Plan
@@ -173,7 +174,6 @@ from loopline.timeline.turn_state import OverflowLesson as OverflowLesson
 from loopline.timeline.turn_state import PendingCall as PendingCall
 from loopline.timeline.turn_state import Turn as Turn
 from loopline.timeline.turn_state import TurnResult as TurnResult
-from loopline.timeline.user_blocks import UserBlocks as UserBlocks
 from loopline.timeline.verification import CitedSentence as CitedSentence
 from loopline.timeline.verification import Overlap as Overlap
 from loopline.timeline.verification import Support as Support

@@ -11,8 +11,7 @@ from loopline.errors import LooplineError
 from loopline.models import JsonObject
 from loopline.timeline.blocks import Block, BodyUnion, Entry
 from loopline.timeline.bodies import ApprovalRule, RuleScope
-from loopline.timeline.log import ConversationKey, TimelineLog
-from loopline.timeline.user_blocks import UserBlocks
+from loopline.timeline.log import ConversationKey, TimelineLog, UserBlocks
 
 _RULES = BodyUnion[ApprovalRule](ApprovalRule)
 

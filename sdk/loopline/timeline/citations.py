@@ -275,16 +275,13 @@ class _Scanner:
         self._step = self._text
         if char in " \t" and _MARKER.fullmatch(self._head):
             self._settle()
-            self._begin_block()
+            if self._head[0] == "#":
+                self._heading = True
+            else:
+                self._column += len(self._head)
+                self._item = self._column + 1
+                self._step = self._indent
         return at
-
-    def _begin_block(self) -> None:
-        if self._head[0] == "#":
-            self._heading = True
-        else:
-            self._column += len(self._head)
-            self._item = self._column + 1
-            self._step = self._indent
 
     def _begin_line(self, at: int) -> None:
         self._escaped = self._heading = False

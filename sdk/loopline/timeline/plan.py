@@ -134,8 +134,8 @@ class Moment(Struct, frozen=True):
 class Plans(Struct):
     """The newest snapshot of each plan by plan id, in the order of the last change.
 
-    `latest` has at most `OPEN_LIMIT` open and `ENDED_LIMIT` closed plans, so that it does not grow with the
-    conversation; `started` counts all plans.
+    `latest` has at most `OPEN_LIMIT` open and `ENDED_LIMIT` closed plans, those that were changed last, so that it does
+    not grow with the conversation; `started` counts all plans.
     """
 
     latest: dict[str, PlanSnapshot] = {}
@@ -151,10 +151,6 @@ class Plans(Struct):
         self._ended_ids.pop(plan_id, None)
         if not snapshot.open:
             self._ended_ids[plan_id] = None
-        self._drop_oldest()
-
-    def _drop_oldest(self) -> None:
-        """Drop the open plan and the closed plan that were changed longest ago if there are too many."""
         if len(self._ended_ids) > ENDED_LIMIT:
             oldest = next(iter(self._ended_ids))
             del self._ended_ids[oldest], self.latest[oldest]

@@ -175,11 +175,6 @@ class RangeSummary(Struct, frozen=True, kw_only=True, omit_defaults=True):
     messages_after: int = 0
     type: ClassVar[Literal["conv.range.summary"]] = "conv.range.summary"
 
-    @property
-    def covered_turn_ids(self) -> list[str]:
-        """The ids of the turns that the summary covers, fully or in part."""
-        return [turn_id(number) for number in range(self.first_turn, self.last_turn + 1)]
-
 
 class Checkpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A position from which a conversation can be opened without reading the blocks from seq 1 to `covers`.

@@ -16,7 +16,6 @@ from typing_extensions import TypeVar
 
 from loopline.models import Json, JsonObject, Usage
 from loopline.models.prompt import NO_USAGE
-from loopline.timeline.approval_answers import deciding_answer
 from loopline.timeline.blocks import Block, BodyUnion, Fold
 from loopline.timeline.bodies import (
     AnswerFlag,
@@ -47,6 +46,7 @@ from loopline.timeline.bodies import (
     UserStop,
     WaitKind,
 )
+from loopline.timeline.open_calls import deciding_answer
 from loopline.timeline.prompt_blocks import ModelOverflowed, ModelSwitched, RangeSummary, RoundStart
 from loopline.timeline.sources import AnswerSource
 from loopline.timeline.workspace import TurnFile

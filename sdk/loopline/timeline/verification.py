@@ -140,12 +140,16 @@ class _Sentence:
 
 @dataclass(frozen=True, slots=True)
 class _Text:
+    """The words of a text, and its numbers without the commas between their digits."""
+
     words: tuple[str, ...]
     numbers: frozenset[str]
 
     @classmethod
     def of(cls, text: str) -> _Text:
-        return cls(tuple(_words(text)), frozenset(_numbers(text)))
+        words = [match[0].replace("\u2019", "'").casefold() for match in _WORD.finditer(text)]
+        numbers = [match[0].replace(",", "") for match in _NUMBER.finditer(text)]
+        return cls(tuple(words), frozenset(numbers))
 
 
 def _sentences(answer: str, newest: int) -> Iterator[_Sentence]:
@@ -241,17 +245,6 @@ def _longest_run(sentence: Sequence[str], text: Iterable[str]) -> int:
         longest = max(longest, max(lengths.values(), default=0))
         before = lengths
     return longest
-
-
-def _words(text: str) -> Iterator[str]:
-    for match in _WORD.finditer(text):
-        yield match[0].replace("\u2019", "'").casefold()
-
-
-def _numbers(text: str) -> Iterator[str]:
-    """Yield the numbers of a text without the commas between their digits."""
-    for match in _NUMBER.finditer(text):
-        yield match[0].replace(",", "")
 
 
 def _is_content(term: str) -> bool:

@@ -44,7 +44,12 @@ def parse_path(text: str) -> WorkspacePath:
     Raises:
         ToolError: the text is not a path of a workspace, or the path cannot be written; the message says why.
     """
-    path = _path_of_ref(text) if text.startswith("fi:") else text
+    path = text
+    if text.startswith("fi:"):
+        ref = parse(text)
+        if not isinstance(ref, FileRef) or ref.area == "user.attachments":
+            raise ToolError(f"{text!r} is not a file of the workspace: write files/<path>")
+        path = f"{ref.area}/{ref.path}"
     area, slash, inner_path = path.partition("/")
     if is_pulled_path(path):
         raise ToolError(
@@ -63,13 +68,6 @@ def parse_path(text: str) -> WorkspacePath:
 def is_pulled_path(path: str) -> bool:
     """Return whether a path is below the id of a turn, as the paths of pulled files are: `turn_2/files/a.md`."""
     return _PULLED.match(path) is not None
-
-
-def _path_of_ref(text: str) -> str:
-    ref = parse(text)
-    if not isinstance(ref, FileRef) or ref.area == "user.attachments":
-        raise ToolError(f"{text!r} is not a file of the workspace: write files/<path>")
-    return f"{ref.area}/{ref.path}"
 
 
 def check_names(path: str, text: str) -> str:
