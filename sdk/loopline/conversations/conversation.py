@@ -785,11 +785,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         check_own(self.conversation)
         order = self._turns.order()
         react.check_limits(resumption.limits)
-        values: object = resumption.values
-        if values is not None and not isinstance(values, Mapping):
-            raise LooplineError(
-                f"answers are given by call id, such as {{'c1': True}}, not {values!r}"
-            )
+        _check_values(resumption.values)
         if not resumption.values:
             return 0
         if not resumption.any_bundle:
@@ -852,3 +848,8 @@ class Conversation(ConversationReader, Generic[T_co]):
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # also raised to a caller that still iterates; the log has it in any case
+
+
+def _check_values(values: object) -> None:
+    if values is not None and not isinstance(values, Mapping):
+        raise LooplineError(f"answers are given by call id, such as {{'c1': True}}, not {values!r}")

@@ -228,18 +228,13 @@ class Feed:
     def _next_pause(self, pause: float, *, is_new: bool) -> float:
         """Return how long to wait for a message before the log is read again: longer each time while nothing is new."""
         first, last = FIRST_LOOK_SECONDS, LAST_LOOK_SECONDS
+        is_run_here = self.conversation in self.subscriptions.running
         if self.live is None or not self.live.is_connected:
             last = max(last, len(self.feeds) / MOST_LOOKS)
-        elif self._is_told(self.live):
+        # Another harness of this process sends its events only to other processes.
+        elif not self._hold_until and (is_run_here or not self.live.runs(self.conversation)):
             first, last = LOOK_SECONDS_WITH_LIVE_EVENTS, LAST_LOOK_SECONDS_WITH_LIVE_EVENTS
         return first if is_new else max(first, min(2 * pause, last))
-
-    def _is_told(self, live: LiveEvents) -> bool:
-        """Return whether messages say when there is something to read."""
-        if self._hold_until:
-            return False
-        # Another harness of this process sends its events only to other processes.
-        return self.conversation in self.subscriptions.running or not live.runs(self.conversation)
 
     def wake(self) -> None:
         """Read the log now, and soon again: no runner has said yet that it sends its events here."""

@@ -29,27 +29,6 @@ class HandedOver(LooplineError):
         super().__init__("this process ends: the next one resumes the turn, or begins it")
 
 
-def turn_to_resume(timeline: tl.Timeline) -> int:
-    """Return the number of the oldest interrupted turn, or of the oldest turn that never started.
-
-    Raises:
-        LooplineError: there is no such turn.
-    """
-    if not timeline.turns:
-        raise LooplineError("there is nothing to carry on: the conversation has not begun")
-    next_turn = timeline.next_turn
-    if next_turn is None:
-        for turn in timeline.unfinished:
-            check_confirmed(timeline, turn.number)
-        due = timeline.schedule.due
-        if due is not None:
-            raise LooplineError(
-                f"there is nothing to carry on: a scheduled message begins at {tl.iso_time(due)} in a worker or server of its bundle"
-            )
-        raise LooplineError("there is nothing to carry on: every turn has ended; say something")
-    return next_turn.number
-
-
 def check_known(timeline: tl.Timeline) -> None:
     """Refuse a conversation with blocks of a newer Loopline.
 
@@ -142,18 +121,28 @@ class Submission:
 
 
 def turn_to_continue(timeline: tl.Timeline) -> int:
-    """Return the number of the turn that `resume` continues.
+    """Return the number of the turn that `resume` continues: the oldest interrupted turn, or the oldest that never started.
 
     Raises:
         LooplineError: there is no such turn, or it waits for answers.
     """
-    number = turn_to_resume(timeline)
-    turn = timeline.turn(number)
+    if not timeline.turns:
+        raise LooplineError("there is nothing to carry on: the conversation has not begun")
+    turn = timeline.next_turn
+    if turn is None:
+        for unfinished_turn in timeline.unfinished:
+            check_confirmed(timeline, unfinished_turn.number)
+        due = timeline.schedule.due
+        if due is not None:
+            raise LooplineError(
+                f"there is nothing to carry on: a scheduled message begins at {tl.iso_time(due)} in a worker or server of its bundle"
+            )
+        raise LooplineError("there is nothing to carry on: every turn has ended; say something")
     if turn.pending and not turn.answers:
         questions = [f"{call.call_id} ({call.question})" for call in pending_calls(turn)]
         first = pending_calls(turn)[0].call_id
         raise LooplineError(
-            f"{tl.turn_id(number)} waits for {', '.join(questions)}: give values, such as resume({{{first!r}: True}}) or "
+            f"{tl.turn_id(turn.number)} waits for {', '.join(questions)}: give values, such as resume({{{first!r}: True}}) or "
             f"--answer {first}=yes"
         )
-    return number
+    return turn.number

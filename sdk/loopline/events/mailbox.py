@@ -53,19 +53,13 @@ class _PendingEvent:
 
     @property
     def text(self) -> str:
-        match self.event:
-            case Delta(text=text):
-                return "".join([text, *self.joined])
-            case Block():
-                return ""
+        return "".join([self.event.text, *self.joined]) if isinstance(self.event, Delta) else ""
 
     @property
     def complete(self) -> Event:
-        match self.event:
-            case Delta() as delta if self.joined:
-                return replace(delta, text=self.text)
-            case _:
-                return self.event
+        if self.joined and isinstance(self.event, Delta):
+            return replace(self.event, text=self.text)
+        return self.event
 
     @property
     def is_replaceable(self) -> bool:

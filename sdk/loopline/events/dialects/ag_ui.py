@@ -152,26 +152,22 @@ class AgUi(client_run.FollowedRun):
         self._has_error = False
         run = self._find_run(meta)
         if isinstance(event, turns.TurnStarted):
-            self._add_prompt(meta, event.prompt)
+            message = self._run.prompts.get(meta.turn) if self._run else None
+            if message is None:
+                self._thread.add_text(f"{meta.turn_id}.user", "user", event.prompt)
+            else:  # the client sent it in its own form
+                self._thread.add_client_message(message)
         yield draft_with_type(
             "RUN_STARTED", {"threadId": self._thread_id, "runId": self._run_id(meta)}
         )
         yield draft_with_type("STATE_SNAPSHOT", {"snapshot": self._thread.state})
         if run is not None:  # the client has the results that it sends for this run
-            for message in filter(None, map(self._client_result, self._client_calls.values())):
-                self._thread.add_client_message(message)
+            for result in filter(None, map(self._client_result, self._client_calls.values())):
+                self._thread.add_client_message(result)
         if run is not None and not self._thread.is_known(run.roles):
             yield from self._replace_messages(meta, durable=True)
         elif run is None and isinstance(event, turns.TurnStarted):
             yield from _user_text(f"{meta.turn_id}.user", event.prompt)
-
-    def _add_prompt(self, meta: turns.EventMeta, text: str) -> None:
-        """Add the prompt of a turn, in the client's form if the client sent it."""
-        message = self._run.prompts.get(meta.turn) if self._run else None
-        if message is None:
-            self._thread.add_text(f"{meta.turn_id}.user", "user", text)
-        else:
-            self._thread.add_client_message(message)
 
     def _replace_messages(
         self, meta: turns.EventMeta, *, durable: bool = False
