@@ -13,14 +13,14 @@ import pytest
 from msgspec import structs
 
 from loopline import Bundle, Harness, LooplineError
+from loopline.conversations import unanswered_calls
 from loopline.events import ClientRun, run_dialect
 from loopline.models import Json
 from loopline.redaction.redacted_log import ForwardingLog
 from loopline.server import app
-from loopline.server.approvals import waiting_questions
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry as Turn
-from loopline.timeline import Block, ConversationKey, Entry, MemoryLog, ToolQuestion
+from loopline.timeline import Block, ConversationKey, Entry, MemoryLog, ToolQuestion, open_timeline
 from tests.dialects.sample_conversation import BLOCKS
 from tests.mcp.served import Served, sdk
 from tests.server.test_sockets import Page
@@ -226,7 +226,7 @@ async def test_what_waits_for_the_user_is_read_at_once() -> None:
         talk = harness.conversation("c1")
         await talk.say("Go!")
         log.opened = 0
-        assert not await waiting_questions(log, talk.conversation)
+        assert not unanswered_calls(await open_timeline(log, talk.conversation))
         assert log.opened == 1
 
 

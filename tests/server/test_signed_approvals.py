@@ -16,10 +16,11 @@ from msgspec import structs
 
 from loopline import BaseWorkflow, Bundle
 from loopline.client import connect
+from loopline.conversations import UnansweredCall
 from loopline.guards import ask_before
 from loopline.models import Json, Model
 from loopline.server import ApiKeys, Principal, app
-from loopline.server.approvals import ApprovalSigner, WaitingQuestion
+from loopline.server.approvals import ApprovalSigner
 from loopline.server.principals import new_key
 from loopline.server.problems import RequestProblem
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
@@ -270,7 +271,16 @@ def test_the_client_brings_what_was_signed(served: Served) -> None:
 
 
 KEY = ConversationKey(tenant="acme", project="tea", user="ann", name="c")
-CALL = WaitingQuestion(call_id="c1", turn_id="turn_1", kind="approval", question="?", digest="d1")
+CALL = UnansweredCall(
+    call_id="c1",
+    tool="",
+    arguments={},
+    turn_id="turn_1",
+    seq=3,
+    kind="approval",
+    question="?",
+    digest="d1",
+)
 
 
 @pytest.mark.parametrize(

@@ -405,6 +405,6 @@ def _answer_line(approval: harness.WaitingApproval, choices: Choices) -> str:
     stored = ["--store", choices.store] if choices.store else []
     where = ["-c", key.name, *stored, "--user", key.user]
     by = ["--by", "NAME"] if call.approved_by else []
-    if approval.stays_open:
+    if call.stays_open:
         return shlex.join([PROGRAM, "answer", call.call_id, "yes", *by, *where])
     return shlex.join([PROGRAM, "run", "BUNDLE", "--answer", f"{call.call_id}=yes", *by, *where])

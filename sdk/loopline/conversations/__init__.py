@@ -8,7 +8,8 @@ from loopline.conversations.conversation import Conversation as Conversation
 from loopline.conversations.conversation import InputChecks as InputChecks
 from loopline.conversations.interrupts import InterruptQueue as InterruptQueue
 from loopline.conversations.interrupts import Receipt as Receipt
-from loopline.conversations.interrupts import questions_of as questions_of
+from loopline.conversations.interrupts import UnansweredCall as UnansweredCall
+from loopline.conversations.interrupts import unanswered_calls as unanswered_calls
 from loopline.conversations.live_events import LiveEvents as LiveEvents
 from loopline.conversations.live_events import Relay as Relay
 from loopline.conversations.live_messages import key_change as key_change

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from datetime import datetime
 from typing import Literal, Protocol
 
 from msgspec import structs
@@ -12,6 +13,7 @@ from loopline import react
 from loopline import timeline as tl
 from loopline.clock import Clock
 from loopline.errors import ConflictError, LooplineError
+from loopline.events import question_digest
 from loopline.files import AttachmentCaps, check_values, with_unique_names
 from loopline.models import Json, well_formed, well_formed_json
 from loopline.prompt import escape_frame
@@ -364,6 +366,68 @@ def questions_of(timeline: tl.Timeline) -> list[tuple[tl.Block, tl.ToolQuestion]
     turns = {turn.number for turn in timeline.open_turns}
     questions = tl.open_calls.find_unanswered(block for block in timeline if block.turn in turns)
     return list(questions.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnansweredCall(tl.PendingCall):
+    """A call that waits for the user's answer or approval, or for its result from the client that runs it.
+
+    `digest` identifies the call and arguments to approve. If `stays_open`, the turn is running and only the call waits;
+    otherwise the turn is paused. Only paused calls have `arguments` and the name of a `tool`. `form` is the JSON Schema of
+    the answer or the result; calls that wait for the user have one only if they are open. `seq` is that of the message of a
+    paused turn, and of the question of an open call, which has asked at the time `asked_at`.
+    """
+
+    turn_id: str
+    seq: int
+    digest: str
+    asked_at: datetime | None = None
+
+    @property
+    def stays_open(self) -> bool:
+        """Whether the turn is running and only the call waits."""
+        return self.asked_at is not None
+
+
+def unanswered_calls(timeline: tl.Timeline) -> list[UnansweredCall]:
+    """Return the waiting calls of a timeline: paused calls, then open calls."""
+    waiting = [
+        UnansweredCall(
+            **{field.name: getattr(call, field.name) for field in fields(call)},
+            turn_id=tl.turn_id(turn.number),
+            seq=turn.prompt.seq if turn.prompt else timeline.seq,
+            digest=_paused_digest(turn, call),
+        )
+        for turn in timeline.resumable
+        for call in react.pending_calls(turn)
+    ]
+    for block, question in questions_of(timeline):
+        answers = tl.open_calls.answers_to(timeline.after(block.seq), question.call_id)
+        waiting.append(
+            UnansweredCall(
+                call_id=question.call_id,
+                tool="",
+                arguments={},
+                question=question.question,
+                kind=question.kind,
+                form=question.form,
+                people=question.people,
+                approved_by=tuple(answer.by for answer in tl.approvals_of(answers)),
+                turn_id=block.turn_id,
+                seq=block.seq,
+                digest=question_digest(question) if question.kind == "approval" else "",
+                asked_at=block.ts,
+            )
+        )
+    return waiting
+
+
+def _paused_digest(turn: tl.Turn, call: tl.PendingCall) -> str:
+    """Return the digest of the call with the arguments that are to be approved, which a person may have edited."""
+    called = turn.waiting_call(call.call_id)
+    if call.arguments == called.arguments:
+        return turn.pending[call.call_id].digest
+    return react.approval_digest(structs.replace(called, arguments=call.arguments))
 
 
 def check_client_result(pending: tl.ToolPending, value: Json) -> None:

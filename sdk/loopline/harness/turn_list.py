@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -11,7 +11,6 @@ from loopline import conversations
 from loopline import timeline as tl
 from loopline.errors import ConflictError
 from loopline.models import JsonObject
-from loopline.react import pending_calls
 
 TurnState = Literal["running", "waiting", "queued", "scheduled", "cut off", "dead", "failed"]
 RECENT = 100
@@ -83,17 +82,12 @@ def _is_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingApproval:
-    """A call that waits for approval, in its conversation, whose title is `title`.
-
-    If `stays_open` the turn runs and only the call waits; otherwise the turn is paused.
-    """
+    """A call that waits for approval, in its conversation, whose title is `title`."""
 
     conversation: tl.ConversationKey
-    turn_id: str
     since: datetime
-    call: tl.PendingCall
-    stays_open: bool = False
-    title: str = ""
+    call: conversations.UnansweredCall
+    title: str
 
     @property
     def document(self) -> JsonObject:
@@ -105,7 +99,7 @@ class WaitingApproval:
             "user": key.user,
             "conversation": key.name,
             "title": self.title,
-            "turn_id": self.turn_id,
+            "turn_id": call.turn_id,
             "since": tl.iso_time(self.since),
             "call_id": call.call_id,
             "tool": call.tool,
@@ -113,7 +107,7 @@ class WaitingApproval:
             "question": call.question,
             "people": call.people,
             "approved_by": [*call.approved_by],
-            "stays_open": self.stays_open,
+            "stays_open": call.stays_open,
         }
 
 
@@ -138,44 +132,17 @@ async def waiting_approvals(
     approvals = list[WaitingApproval]()
     for summary in summaries[:limit]:
         timeline = await tl.open_timeline(log, summary.conversation)
-        approvals += _waiting_approvals(timeline, summary)
-    return approvals
-
-
-def _waiting_approvals(
-    timeline: tl.Timeline, summary: tl.ConversationSummary
-) -> Iterator[WaitingApproval]:
-    for turn in timeline.resumable:
-        if _is_inherited(turn, summary):
-            continue
-        for call in pending_calls(turn):
-            if call.kind == "approval":
-                yield WaitingApproval(
-                    conversation=summary.conversation,
-                    turn_id=tl.turn_id(turn.number),
-                    since=summary.last_activity_at,
-                    call=call,
-                    title=summary.title,
-                )
-    for block, question in conversations.questions_of(timeline):
-        if question.kind == "approval" and block.seq > summary.inherited:
-            answers = tl.open_calls.answers_to(timeline.after(block.seq), question.call_id)
-            yield WaitingApproval(
+        approvals += [
+            WaitingApproval(
                 conversation=summary.conversation,
-                turn_id=block.turn_id,
-                since=block.ts,
-                call=tl.PendingCall(
-                    call_id=question.call_id,
-                    tool="",
-                    arguments={},
-                    question=question.question,
-                    kind="approval",
-                    people=question.people,
-                    approved_by=tuple(answer.by for answer in tl.approvals_of(answers)),
-                ),
-                stays_open=True,
+                since=call.asked_at or summary.last_activity_at,
+                call=call,
                 title=summary.title,
             )
+            for call in conversations.unanswered_calls(timeline)
+            if call.kind == "approval" and call.seq > summary.inherited
+        ]
+    return approvals
 
 
 async def _scheduled_turns(log: tl.TimelineLog, key: tl.ConversationKey) -> list[OpenTurn]:

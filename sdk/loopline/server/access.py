@@ -12,8 +12,8 @@ from typing import Annotated
 from fastapi import Depends, Path, Query, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
+from loopline.conversations import UnansweredCall
 from loopline.reader import ConversationReader, check_name
-from loopline.server.approvals import WaitingQuestion
 from loopline.server.bundle_host import BundleHost, bundle_host
 from loopline.server.principals import APPROVER, Principal
 from loopline.server.problems import forbidden, not_found
@@ -147,7 +147,7 @@ class Answering:
     served: ServedConversation
     by: str = ""
 
-    async def waiting(self) -> dict[str, WaitingQuestion]:
+    async def waiting(self) -> dict[str, UnansweredCall]:
         """Return the calls that the caller may answer: of another user's only those that several people must approve."""
         waiting = await self.served.waiting()
         return {

@@ -11,50 +11,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 
-from msgspec.structs import replace
-
 from loopline.clock import Clock
-from loopline.conversations import questions_of
-from loopline.events import question_digest
-from loopline.models import Json, JsonObject
-from loopline.react import approval_digest, pending_calls
+from loopline.conversations import UnansweredCall
+from loopline.models import Json
 from loopline.server.problems import RequestProblem, forbidden
-from loopline.timeline import (
-    ConversationKey,
-    Timeline,
-    TimelineLog,
-    Turn,
-    UserAnswer,
-    WaitKind,
-    approvals_of,
-    open_calls,
-    open_timeline,
-    read_approval,
-    turn_id,
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitingQuestion:
-    """A call that waits for the user's answer or approval, or for its result from the client that runs it.
-
-    `digest` identifies the call and arguments to approve. An approval needs the yes of `people` people, and those in
-    `approved_by` have approved these arguments. If `stays_open`, the turn is running and only the call waits;
-    otherwise the turn is paused. Only paused calls have `arguments` and the name of a `tool`. `form` is the JSON Schema of
-    the answer or the result; calls that wait for the user have one only if they are open.
-    """
-
-    call_id: str
-    turn_id: str
-    kind: WaitKind
-    question: str
-    digest: str
-    stays_open: bool = False
-    tool: str = ""
-    arguments: JsonObject | None = None
-    form: Json = None
-    people: int = 1
-    approved_by: tuple[str, ...] = ()
+from loopline.timeline import ConversationKey, read_approval
 
 
 def deny(reason: str) -> Json:
@@ -62,70 +23,18 @@ def deny(reason: str) -> Json:
     return {"approved": False, "reason": reason} if reason else False
 
 
-def decline(question: WaitingQuestion | None, reason: str = "") -> Json:
+def decline(question: UnansweredCall | None, reason: str = "") -> Json:
     """Return the answer with which a user declines a call: it denies an approval, or is the text of an answer.
 
     For a call that the client runs it is the error of the call.
     """
     match question:
-        case WaitingQuestion(kind="approval"):
+        case UnansweredCall(kind="approval"):
             return deny(reason)
-        case WaitingQuestion(kind="client"):
+        case UnansweredCall(kind="client"):
             return {"error": reason or "The client did not run this call."}
         case _:
             return f"The user did not answer. {reason}".strip()
-
-
-async def waiting_questions(log: TimelineLog, key: ConversationKey) -> dict[str, WaitingQuestion]:
-    """Return the waiting calls of a conversation by call id, in order: paused calls, then open calls."""
-    questions = questions_in(await open_timeline(log, key))
-    return {question.call_id: question for question in questions}
-
-
-def questions_in(timeline: Timeline) -> list[WaitingQuestion]:
-    """Return the waiting calls of a timeline: paused calls, then open calls."""
-    paused = [call for turn in timeline.resumable for call in _paused_calls(turn)]
-    return paused + [
-        WaitingQuestion(
-            call_id=question.call_id,
-            turn_id=block.turn_id,
-            kind=question.kind,
-            question=question.question,
-            digest=question_digest(question) if question.kind == "approval" else "",
-            stays_open=True,
-            form=question.form,
-            people=question.people,
-            approved_by=_names(open_calls.answers_to(timeline.after(block.seq), question.call_id)),
-        )
-        for block, question in questions_of(timeline)
-    ]
-
-
-def _paused_calls(turn: Turn) -> list[WaitingQuestion]:
-    waiting = list[WaitingQuestion]()
-    for call in pending_calls(turn):
-        pending, called = turn.pending[call.call_id], turn.waiting_call(call.call_id)
-        is_edited = call.arguments != called.arguments
-        edited = replace(called, arguments=call.arguments)
-        waiting.append(
-            WaitingQuestion(
-                call_id=call.call_id,
-                turn_id=turn_id(turn.number),
-                kind=call.kind,
-                question=pending.question,
-                digest=approval_digest(edited) if is_edited else pending.digest,
-                tool=call.tool,
-                arguments=call.arguments,
-                form=call.form,
-                people=call.people,
-                approved_by=tuple(call.approved_by),
-            )
-        )
-    return waiting
-
-
-def _names(answers: Sequence[UserAnswer]) -> tuple[str, ...]:
-    return tuple(answer.by for answer in approvals_of(answers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +82,7 @@ class ApprovalSigner:
         return partial(self._newest_code, conversation) if self.required else None
 
     def read_text(
-        self, conversation: ConversationKey, waiting: Sequence[WaitingQuestion], text: str
+        self, conversation: ConversationKey, waiting: Sequence[UnansweredCall], text: str
     ) -> TextAnswer | None:
         """Return the answer that a text gives to one of the `waiting` calls, or None if it answers none.
 
@@ -212,7 +121,7 @@ class ApprovalSigner:
     def check(
         self,
         conversation: ConversationKey,
-        waiting: Mapping[str, WaitingQuestion],
+        waiting: Mapping[str, UnansweredCall],
         values: Mapping[str, Json],
         approvals: Mapping[str, str],
     ) -> None:
@@ -226,7 +135,7 @@ class ApprovalSigner:
             if is_approval and (self.required or call_id in approvals):
                 self._check(conversation, waiting[call_id], approvals.get(call_id, ""))
 
-    def _check(self, conversation: ConversationKey, call: WaitingQuestion, approval: str) -> None:
+    def _check(self, conversation: ConversationKey, call: UnansweredCall, approval: str) -> None:
         where = "GET …/approvals returns the waiting calls with their signed approvals"
         if not approval:
             raise forbidden(
@@ -243,13 +152,13 @@ class ApprovalSigner:
             )
 
     def _sign_answer(
-        self, conversation: ConversationKey, call: WaitingQuestion, *, value: Json
+        self, conversation: ConversationKey, call: UnansweredCall, *, value: Json
     ) -> TextAnswer:
         approval = self.sign(conversation, call.call_id, call.digest)
         return TextAnswer(call.call_id, value, {call.call_id: approval})
 
     def _code_problem(
-        self, conversation: ConversationKey, waiting: Sequence[WaitingQuestion]
+        self, conversation: ConversationKey, waiting: Sequence[UnansweredCall]
     ) -> RequestProblem:
         """Return the problem of a missing or wrong code, with the question of the first approval and its code."""
         text = "no call was approved: the code is missing, was used, or has expired."
@@ -266,7 +175,7 @@ class ApprovalSigner:
     def _newest_code(self, conversation: ConversationKey, call_id: str, digest: str) -> str:
         return self._code(conversation, call_id, digest, self._period())
 
-    def _has_code(self, conversation: ConversationKey, call: WaitingQuestion, code: str) -> bool:
+    def _has_code(self, conversation: ConversationKey, call: UnansweredCall, code: str) -> bool:
         period = self._period()
         codes = [
             self._code(conversation, call.call_id, call.digest, number)

@@ -240,7 +240,12 @@ async def read_approvals(answering: AnsweringDep) -> bodies.ApprovalsAnswer:
     return bodies.ApprovalsAnswer(
         approvals=[
             bodies.ApprovalAnswer(
-                **asdict(call),
+                call_id=call.call_id,
+                tool=call.tool,
+                question=call.question,
+                arguments=None if call.stays_open else call.arguments,
+                people=call.people,
+                approved_by=[*call.approved_by],
                 approval=served.host.approvals.sign(served.key, call.call_id, call.digest),
             )
             for call in waiting.values()

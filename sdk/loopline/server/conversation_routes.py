@@ -11,10 +11,10 @@ from pydantic import AwareDatetime, BaseModel, Field, JsonValue
 from pydantic_core import to_jsonable_python
 
 from loopline import timeline as tl
+from loopline.conversations import UnansweredCall, unanswered_calls
 from loopline.errors import LooplineError
 from loopline.models import well_formed
 from loopline.server import access, bodies, conversation_views
-from loopline.server.approvals import WaitingQuestion, questions_in
 from loopline.server.bundle_host import BundleHost
 from loopline.server.problems import PROBLEMS, not_found
 from loopline.server.resource_routes import read_for_user
@@ -283,14 +283,14 @@ async def status(
             "turns": summary.turns,
             "last_seq": summary.head,
             "pending_calls": pending,
-            "questions": [_question_row(question) for question in questions_in(timeline)],
+            "questions": [_question_row(question) for question in unanswered_calls(timeline)],
             "resumable_turns": resumable,
             "left_turns": left_turns,
         },
     )
 
 
-def _question_row(question: WaitingQuestion) -> JsonValue:
+def _question_row(question: UnansweredCall) -> JsonValue:
     row: dict[str, JsonValue] = {
         "call_id": question.call_id,
         "turn_id": question.turn_id,

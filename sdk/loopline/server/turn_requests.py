@@ -9,17 +9,16 @@ from typing import Any, Self, Unpack
 
 from msgspec.structs import replace
 
-from loopline.conversations import AS_IT_IS, Conversation, Submission, Variation, WhenBusy
+from loopline import conversations
+from loopline import timeline as tl
 from loopline.errors import ConflictError, LooplineError
 from loopline.files import Attachment
 from loopline.models import Json, dumps, one_line, well_formed
 from loopline.react import Limits
-from loopline.server.approvals import WaitingQuestion, waiting_questions
 from loopline.server.bodies import FILES
 from loopline.server.bundle_host import BundleHost
-from loopline.timeline import BodyUnion, ClientTool, ConversationKey, UserAnswer
 
-_ANSWERS = BodyUnion[UserAnswer](UserAnswer)
+_ANSWERS = tl.BodyUnion[tl.UserAnswer](tl.UserAnswer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +31,11 @@ class TurnRequest:
 
     turn: int
     after: int
-    submission: Submission | None = None
+    submission: conversations.Submission | None = None
     is_first: bool = True
 
     @classmethod
-    def of_message(cls, submission: Submission) -> Self:
+    def of_message(cls, submission: conversations.Submission) -> Self:
         """Return the request of a message that was sent. Its own block is the first of its events."""
         receipt = submission.receipt
         return cls(turn=receipt.turn, after=receipt.seq - 1, submission=submission)
@@ -47,10 +46,10 @@ class ServedConversation:
     """A conversation on a server."""
 
     host: BundleHost
-    conversation: Conversation[Any]
+    conversation: conversations.Conversation[Any]
 
     @property
-    def key(self) -> ConversationKey:
+    def key(self) -> tl.ConversationKey:
         """The key of the conversation."""
         return self.conversation.conversation
 
@@ -59,12 +58,12 @@ class ServedConversation:
         text: str,
         *,
         attachments: Sequence[Attachment] = (),
-        when_busy: WhenBusy = "queue",
+        when_busy: conversations.WhenBusy = "queue",
         key: str = "",
         webhook: str = "",
-        tools: Sequence[ClientTool] = (),
+        tools: Sequence[tl.ClientTool] = (),
         **limits: Unpack[Limits],
-    ) -> Submission:
+    ) -> conversations.Submission:
         """Send a message and return once it is stored; its turn runs in the background, and may call `tools`.
 
         A message with a `key` that was used in the conversation before is not stored again.
@@ -87,11 +86,11 @@ class ServedConversation:
     async def resume(
         self,
         values: Mapping[str, Json],
-        variation: Variation = AS_IT_IS,
+        variation: conversations.Variation = conversations.AS_IT_IS,
         *,
         by: str = "",
         **limits: Unpack[Limits],
-    ) -> Submission:
+    ) -> conversations.Submission:
         """Answer calls of the paused turn and continue it; without values continue a turn that was cut off.
 
         `by` is the user who answers, empty for the user of the conversation.
@@ -110,7 +109,7 @@ class ServedConversation:
                 await self.check_unanswered(values)
                 raise
             self.host.watch(self.key, submission)
-        if variation is AS_IT_IS:  # a round that runs again has a line of its own
+        if variation is conversations.AS_IT_IS:  # a round that runs again has a line of its own
             self._audit_answer(values, by)
         return submission
 
@@ -146,28 +145,26 @@ class ServedConversation:
             RequestProblem: a signed approval is missing or wrong, 403.
             ConflictError: only some values are for calls that stay open; nothing was answered.
         """
-        if values:
-            self.host.approvals.check(self.key, await self.waiting(), values, approvals)
-        interrupts = self.conversation.interrupts
-        questions = {
-            question.call_id: block for block, question in await interrupts.question_blocks()
-        }
-        if not values.keys() & questions.keys():
+        waiting = await self.waiting() if values else {}
+        self.host.approvals.check(self.key, waiting, values, approvals)
+        open_calls = {call_id: call for call_id, call in waiting.items() if call.stays_open}
+        if not values.keys() & open_calls.keys():
             return None
-        if absent := values.keys() - questions.keys():
+        if absent := values.keys() - open_calls.keys():
             names = well_formed(", ".join(absent))[:200]
             raise ConflictError(
                 f"{names}: not an open call of the running turn, so nothing was answered; leave it out"
             )
-        blocks = [questions[call_id] for call_id in values]
+        calls = [open_calls[call_id] for call_id in values]
         # Two answers to a call may arrive at once, also in two processes: the first one in the log counts.
         are_first = [
-            await interrupts.answer(call_id, value, by=by) for call_id, value in values.items()
+            await self.conversation.interrupts.answer(call_id, value, by=by)
+            for call_id, value in values.items()
         ]
         self._audit_answer(values, by)
         return TurnRequest(
-            turn=blocks[0].turn,
-            after=max(block.seq for block in blocks),
+            turn=tl.turn_number(calls[0].turn_id),
+            after=max(call.seq for call in calls),
             is_first=all(are_first),
         )
 
@@ -186,9 +183,10 @@ class ServedConversation:
                 text = one_line(dumps(answer.value))
                 raise ConflictError(f"{answer.call_id} has been answered already: {text}")
 
-    async def waiting(self) -> dict[str, WaitingQuestion]:
-        """Return the calls that wait for the user by call id, as `waiting_questions` does."""
-        return await waiting_questions(self.host.log, self.key)
+    async def waiting(self) -> dict[str, conversations.UnansweredCall]:
+        """Return the waiting calls by call id, in order: paused calls, then open calls."""
+        calls = conversations.unanswered_calls(await tl.open_timeline(self.host.log, self.key))
+        return {call.call_id: call for call in calls}
 
     async def stop(self) -> bool:
         """Stop the running or paused turn. Return False if there was none."""
@@ -209,6 +207,8 @@ class ServedConversation:
         return await serve(self.host, key, await self.host.bundle_of(self.key))
 
 
-async def serve(host: BundleHost, key: ConversationKey, bundle_id: str = "") -> ServedConversation:
+async def serve(
+    host: BundleHost, key: tl.ConversationKey, bundle_id: str = ""
+) -> ServedConversation:
     """Return the conversation with the bundle of `BundleHost.harness_of`, whose errors it raises."""
     return ServedConversation(host, await host.conversation(key, bundle_id))

@@ -10,13 +10,14 @@ from fastapi import APIRouter, Path, Query
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from loopline.conversations import UnansweredCall
 from loopline.errors import ConflictError, LooplineError
 from loopline.events import ClientRun, RunDialect, run_dialect
 from loopline.files import Attachment
 from loopline.models import Json, JsonObject
 from loopline.server import event_streams
 from loopline.server.access import CallerDep, HostDep, key_of
-from loopline.server.approvals import WaitingQuestion, decline, deny
+from loopline.server.approvals import decline, deny
 from loopline.server.bodies import NAME, ClientToolFields, decode_file
 from loopline.server.problems import PROBLEMS
 from loopline.server.turn_requests import ServedConversation, TurnRequest, serve
@@ -49,7 +50,7 @@ class UiMessage(BaseModel):
         """
         return [_file(number, part) for number, part in enumerate(self._parts("file"), start=1)]
 
-    def answers(self, waiting: Mapping[str, WaitingQuestion]) -> dict[str, Json]:
+    def answers(self, waiting: Mapping[str, UnansweredCall]) -> dict[str, Json]:
         """Return the responses to approvals, and the outputs of calls, by call id. An error of the client declines."""
         answers: dict[str, Json] = {}
         for part in self.parts:
