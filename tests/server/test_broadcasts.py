@@ -9,14 +9,15 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, ClassVar
 
+import httpx2
 import pytest
 
 from loopline import Bundle, Harness
-from loopline.clock import SystemClock
 from loopline.conversations import Conversation
 from loopline.errors import StoreError
 from loopline.events import Delta, DialectName, EventSink, replayed, sse
 from loopline.models import Capabilities, Prompt, Reply, TextDelta
+from loopline.server import ServerSettings, app
 from loopline.server.broadcasts import (
     BEHIND_BYTES,
     LAST_RECORD,
@@ -27,7 +28,9 @@ from loopline.server.broadcasts import (
 from loopline.timeline import Block, ConversationKey, MemoryLog, TimelineLog
 from tests.dialects.decoded_stream import NAMES
 from tests.dialects.sample_conversation import BLOCKS
+from tests.support.echo_model import EchoModel
 from tests.support.examples import sampled
+from tests.support.live_server import SHOP, serving
 
 START = (0, 0)
 HALF = "x" * 40_000
@@ -111,9 +114,7 @@ def with_ids(pieces: list[bytes]) -> list[bytes]:
 
 
 @asynccontextmanager
-async def broadcasting(
-    keep_alive_seconds: float = 60.0, store: str | TimelineLog = "memory:"
-) -> AsyncGenerator[Channel]:
+async def broadcasting(store: str | TimelineLog = "memory:") -> AsyncGenerator[Channel]:
     model, draining = PausingModel(), asyncio.Event()
     bundle = Bundle(id="b", instructions="You answer.")
     async with Harness.open(bundle, store=store, model=model) as harness:
@@ -121,7 +122,7 @@ async def broadcasting(
             harness.conversation("c"),
             harness.log,
             model,
-            Broadcasts(SystemClock(), keep_alive_seconds, draining),
+            Broadcasts(draining),
             draining,
         )
         try:
@@ -332,7 +333,11 @@ async def test_who_comes_behind_a_failure_hears_although_one_from_before_never_r
         await asleep.aclose()
 
 
-async def test_an_idle_stream_is_kept_alive() -> None:
-    async with broadcasting(keep_alive_seconds=0.01) as channel:
-        got = await channel.listen("plain")
-        await until(lambda: got.count(sse.KEEP_ALIVE) >= 2)
+@pytest.mark.parametrize("name", ["loopline", "vercel"])
+def test_an_idle_stream_is_kept_alive(name: str) -> None:
+    settings = ServerSettings(keep_alive_seconds=0.01)
+    served = app(SHOP, store="memory:", model=EchoModel(), settings=settings)
+    path = f"/conversations/default/default/c/events/{name}"
+    with serving(served) as url, httpx2.stream("GET", f"{url}{path}", timeout=30) as response:
+        comments = (line for line in response.iter_lines() if line.startswith(":"))
+        assert [next(comments), next(comments)] == [":", ":"]

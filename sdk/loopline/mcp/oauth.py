@@ -143,39 +143,29 @@ def authorization(
 ]:
     """Return a function that authorizes requests to the server with this name.
 
-    With `show`, the function signs in and shows an address to the user. Without it, it uses the tokens in the file, and
-    requests without valid tokens fail with a hint.
+    With `show`, the function signs in and shows an address to the user. Without it, it uses the tokens in the file and renews
+    them, and a request that needs a new sign-in raises a ToolError with a hint.
     """
 
-    def authorize(
+    async def refuse(_address: str = "") -> NoReturn:
+        raise ToolError(f"{name!r} wants you to sign in: loopline mcp BUNDLE --login {name}")
+
+    @asynccontextmanager
+    async def authorize(
         settings: McpConnectionSettings, on_secret: Callable[[str], None]
-    ) -> AbstractAsyncContextManager[OAuthClientProvider]:
+    ) -> AsyncGenerator[OAuthClientProvider]:
         tokens = TokenFile(path, clock, on_secret)
-        if show is not None:
-            return sign_in_by_browser(settings, tokens, show)
-        hint = f"{name!r} wants you to sign in: loopline mcp BUNDLE --login {name}"
-        return use_stored_sign_in(settings, tokens, hint)
+        if show is None:
+            yield await _provider(settings, tokens, NO_REDIRECT, refuse, refuse)
+        else:
+            async with _sign_in_by_browser(settings, tokens, show) as provider:
+                yield provider
 
     return authorize
 
 
 @asynccontextmanager
-async def use_stored_sign_in(
-    settings: McpConnectionSettings, tokens: TokenFile, sign_in_hint: str
-) -> AsyncGenerator[OAuthClientProvider]:
-    """Provide an authorization that adds the stored token to each request, and renews it.
-
-    If a new sign-in is required, a request raises a ToolError with the hint.
-    """
-
-    async def refuse(_address: str = "") -> NoReturn:
-        raise ToolError(sign_in_hint)
-
-    yield await _provider(settings, tokens, NO_REDIRECT, refuse, refuse)
-
-
-@asynccontextmanager
-async def sign_in_by_browser(
+async def _sign_in_by_browser(
     settings: McpConnectionSettings, tokens: TokenFile, show: Callable[[str], None]
 ) -> AsyncGenerator[OAuthClientProvider]:
     """Provide an authorization that signs in at the first request; `show` gets the address for the user to open.

@@ -53,12 +53,13 @@ class BodyCutter:
         """Return the value with shorter texts, lists and objects."""
         match value:
             case str():
-                return self._cut_text(value, path)
+                self._note(len(value), self._limit, path)
+                return value[: self._limit]
             case list():
-                self._note_length(len(value), path)
+                self._note(len(value), LIST_ITEMS, path)
                 return [self.cut(item, (*path, n)) for n, item in enumerate(value[:LIST_ITEMS])]
             case dict():
-                self._note_length(len(value), path)
+                self._note(len(value), LIST_ITEMS, path)
                 items = list(value.items())[:LIST_ITEMS]
                 return {key: self.cut(item, (*path, key)) for key, item in items}
             case _:
@@ -66,20 +67,15 @@ class BodyCutter:
 
     def leave_out(self, value: Json, path: tuple[str | int, ...]) -> Json:
         """Return an empty text in place of bytes in base64, or the value if it is another."""
-        if not isinstance(value, str) or not value:
+        if not isinstance(value, str):
             return value
-        self.cuts.append(CutText(path=list(path), characters=len(value)))
+        self._note(len(value), 0, path)
         return ""
 
-    def _note_length(self, length: int, path: tuple[str | int, ...]) -> None:
-        if length > LIST_ITEMS:
+    def _note(self, length: int, limit: int, path: tuple[str | int, ...]) -> None:
+        """Note a value that is longer than the limit."""
+        if length > limit:
             self.cuts.append(CutText(path=list(path), characters=length))
-
-    def _cut_text(self, text: str, path: tuple[str | int, ...]) -> str:
-        if len(text) <= self._limit:
-            return text
-        self.cuts.append(CutText(path=list(path), characters=len(text)))
-        return text[: self._limit]
 
 
 def block_row(block: Block, limit: int) -> BlockRow:

@@ -12,7 +12,6 @@ from itertools import islice
 from typing import Any
 
 from loopline import events
-from loopline.clock import Alarm, Clock
 from loopline.conversations import FIRST_PAGE, PAGE, Conversation, missing_blocks
 from loopline.timeline import Block, BodyUnion, ConversationKey, Exit, TimelineLog, TurnHeader
 
@@ -150,8 +149,6 @@ class ConversationBroadcast:
     def __init__(
         self,
         conversation: Conversation[Any],
-        clock: Clock,
-        keep_alive_seconds: float,
         head: int,
         file_url: events.FileUrl | None,
     ) -> None:
@@ -159,8 +156,6 @@ class ConversationBroadcast:
         self._file_url = file_url
         self.is_closed: bool = False
         self._conversation = conversation
-        self._clock = clock
-        self._keep_alive_seconds = keep_alive_seconds
         self._shared: dict[events.DialectName, DialectChannel] = {}
         self._channels: list[DialectChannel] = []
         self._mailbox = events.Mailbox(limit=events.HELD_SIZE)
@@ -168,10 +163,8 @@ class ConversationBroadcast:
         self._subscription.enter_context(conversation.subscribed(self._receive))
         self._order = conversation.event_order(head)
         self._reader = asyncio.create_task(self._read())
-        self._latest = clock.elapsed()
         self._added = 0
         self._is_reading = False
-        self._alarm: Alarm = clock.alarm(keep_alive_seconds, self._keep_alive)
 
     async def frames(
         self, name: events.DialectName, after: Position
@@ -318,26 +311,14 @@ class ConversationBroadcast:
             self._take(block)
 
     def _take(self, event: events.Event) -> None:
-        self._latest = self._clock.elapsed()
         for channel in self._channels:
             self._added += channel.take(event)
-
-    def _keep_alive(self) -> None:
-        """Send a comment on all channels if they were silent for `keep_alive_seconds`, and schedule the next check."""
-        now = self._clock.elapsed()
-        if now - self._latest >= self._keep_alive_seconds:
-            self._latest = now
-            for channel in self._channels:
-                channel.add(Frame(None, events.sse.KEEP_ALIVE))
-        rest = self._latest + self._keep_alive_seconds - now
-        self._alarm = self._clock.alarm(rest, self._keep_alive)
 
     def close(self) -> None:
         """End every stream after the frames that it has, also streams of listeners that still catch up."""
         if self.is_closed:
             return
         self.is_closed = True
-        self._alarm.cancel()
         self._reader.cancel()
         self._subscription.close()
         for channel in self._channels:
@@ -349,14 +330,10 @@ class Broadcasts:
 
     def __init__(
         self,
-        clock: Clock,
-        keep_alive_seconds: float,
         draining: asyncio.Event,
         file_url_maker: Callable[[ConversationKey], events.FileUrl] | None = None,
     ) -> None:
         self._file_url_maker = file_url_maker
-        self._clock = clock
-        self._keep_alive_seconds = keep_alive_seconds
         self._draining = draining
         self._open: dict[tuple[str, ConversationKey], ConversationBroadcast] = {}
         self._ending: asyncio.Task[None] | None = None
@@ -410,7 +387,7 @@ class Broadcasts:
             make = self._file_url_maker
             url = make(conversation.conversation) if make else None
             broadcast = self._open[bundle, conversation.conversation] = ConversationBroadcast(
-                conversation, self._clock, self._keep_alive_seconds, head, url
+                conversation, head, url
             )
         if self._draining.is_set():
             broadcast.close()

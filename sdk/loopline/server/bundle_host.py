@@ -195,9 +195,7 @@ class BundleHost:
         self._closing = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self.draining: asyncio.Event = asyncio.Event()
-        self.broadcasts: Broadcasts = Broadcasts(
-            clock, settings.keep_alive_seconds, self.draining, self.urls.file_url_maker
-        )
+        self.broadcasts: Broadcasts = Broadcasts(self.draining, self.urls.file_url_maker)
 
     async def admit(self, token: str) -> Principal:
         """Authenticate the sender of a request by its token, and count the request against its rate.

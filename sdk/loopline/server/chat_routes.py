@@ -414,7 +414,7 @@ async def listen(
     served = await serve(host, key, bundle)
     dialect_chosen = dialect_name(dialect_in_path or name)
     frames = host.broadcasts.frames(host.log, bundle, served.conversation, dialect_chosen, position)
-    return event_streams.EventResponse(served, frames, has_keep_alive=False)
+    return event_streams.EventResponse(served, frames)
 
 
 def _accepts_events(request: Request) -> bool:

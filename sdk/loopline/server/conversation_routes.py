@@ -18,7 +18,7 @@ from loopline.server import access, bodies, conversation_views
 from loopline.server.bundle_host import BundleHost
 from loopline.server.problems import PROBLEMS, not_found
 from loopline.server.resource_routes import read_for_user
-from loopline.timeline.feedback import Reactions, Satisfaction
+from loopline.timeline.feedback import Satisfaction, fold
 
 router: APIRouter = APIRouter(
     prefix="/conversations/{tenant}/{project}", tags=["conversations"], responses=PROBLEMS
@@ -381,12 +381,13 @@ async def turns_with_feedbacks(
     """Return the turns that have feedback, with their current reactions."""
     timeline = tl.Timeline(await host.log.read(key))
     views = conversation_views.TurnViews(key, timeline)
-    reactions = conversation_views.reactions_of(timeline)
     since = _days_ago(host, body.days)
     turns: list[RatedTurn] = []
     for number, turn in sorted(timeline.turns.items()):
         name = tl.turn_id(number)
-        recent = [entry for entry in reactions.in_force_for(number) if entry.block.ts >= since]
+        recent = [
+            entry for entry in timeline.reactions.in_force_for(number) if entry.block.ts >= since
+        ]
         if not recent or (body.turn_ids is not None and name not in body.turn_ids):
             continue
         answers = [conversation_views.reaction_answer(key, entry) for entry in recent]
@@ -478,9 +479,7 @@ async def _period_feedback(
 ) -> RatedConversation | None:
     """Return the conversation with its current reactions of the period, or None if there are none."""
     key = summary.conversation
-    reactions: Reactions = conversation_views.reactions_of(
-        await host.log.read(key, types=["turn.feedback"])
-    )
+    reactions = fold(await host.log.read(key, types=["turn.feedback"]))
     entries = [
         entry for entry in reactions.in_force_after(0) if body.start <= entry.block.ts <= body.end
     ]

@@ -12,7 +12,7 @@ from pydantic import BaseModel, JsonValue
 from loopline import timeline as tl
 from loopline.reader import source_row
 from loopline.refs import HostedRef
-from loopline.timeline.feedback import FeedbackEntry, Reactions
+from loopline.timeline.feedback import FeedbackEntry
 
 InputBody = tl.UserPrompt | tl.UserFollowup | tl.UserSteer
 ShownBody = (
@@ -87,10 +87,9 @@ class TurnViews:
         for block, body in _SHOWN.among(self.timeline):
             if block.turn_id in turn_ids:
                 by_turn.setdefault(block.turn_id, []).extend(self._artifacts(block, body))
-        reactions = reactions_of(self.timeline)
         for turn_id, artifacts in by_turn.items():
-            for entry in reactions.in_force_for(int(turn_id.removeprefix("turn_"))):
-                artifacts.append(self._reaction_artifact(entry))
+            entries = self.timeline.reactions.in_force_for(tl.turn_number(turn_id))
+            artifacts.extend(map(self._reaction_artifact, entries))
         return [
             FetchedTurn(turn_id=turn, artifacts=artifacts) for turn, artifacts in by_turn.items()
         ]
@@ -160,10 +159,7 @@ class TurnViews:
             "reaction": reaction.model_dump(mode="json"),
             "meta": {"rn": reaction.rn, "turn_id": reaction.turn_id, "kind": REACTION_KIND},
         }
-        block = entry.block
-        return ArtifactAnswer(
-            type=REACTION_KIND, ts=tl.iso_time(block.ts), path=block.ref, data=data
-        )
+        return self._artifact(REACTION_KIND, entry.block, data)
 
     def _link_citations(self, text: str) -> str:
         sources = self.timeline.pool.sources
@@ -199,14 +195,6 @@ def _file_path(file: tl.UserAttachment | tl.FileAdded) -> str:
             return name
         case tl.FileAdded(path=path, version=version):
             return f"{version}/{path}"
-
-
-def reactions_of(blocks: Iterable[tl.Block]) -> Reactions:
-    """Apply all feedback blocks in `blocks` in order, and return the current reactions."""
-    reactions = Reactions()
-    for block in blocks:
-        reactions.take(block)
-    return reactions
 
 
 def reaction_answer(key: tl.ConversationKey, entry: FeedbackEntry) -> ReactionAnswer:

@@ -108,12 +108,11 @@ class EventResponse(StreamingResponse):
         *,
         early: EarlyEvents | None = None,
         on_abandoned: Callable[[], Awaitable[object]] | None = None,
-        has_keep_alive: bool = True,
     ) -> None:
         """Take a listener slot, or the slot of `early`. `early` is closed at the end.
 
         `on_abandoned` is awaited if the client closes the stream before its end. A comment is sent whenever nothing else was sent for
-        `keep_alive_seconds` of the settings, unless `has_keep_alive` is false, because the frames have such comments.
+        `keep_alive_seconds` of the settings.
 
         Raises:
             RequestProblem: too many streams are open, 429 or 503.
@@ -127,7 +126,6 @@ class EventResponse(StreamingResponse):
         self._tokens = served.host.tokens
         self._clock = served.host.clock
         self._keep_alive_seconds = served.host.settings.keep_alive_seconds
-        self._has_keep_alive = has_keep_alive
         self._sent_at: float | None = None
         """When the last message was sent; None before the first one and after the last one."""
 
@@ -178,7 +176,7 @@ class EventResponse(StreamingResponse):
         """Send a comment whenever nothing was sent for `keep_alive_seconds`."""
         message = {"type": "http.response.body", "body": sse.KEEP_ALIVE, "more_body": True}
         rest = self._keep_alive_seconds
-        while self._has_keep_alive:
+        while True:
             await self._clock.sleep(rest)
             rest = self._keep_alive_seconds
             if self._sent_at is None:
