@@ -26,6 +26,7 @@ from loopline.server import (
     chat_routes,
     conversation_routes,
     description_routes,
+    fork_routes,
     health_routes,
     openai_routes,
     page_files,
@@ -33,6 +34,7 @@ from loopline.server import (
     page_routes,
     resource_routes,
     vercel_routes,
+    work_routes,
 )
 from loopline.server.bundle_host import BundleHost, BundleSource, bundle_host
 from loopline.server.connections import ConnectionConfig, raise_descriptor_limit
@@ -53,6 +55,8 @@ _ROUTES = (
     resource_routes,
     conversation_routes,
     page_routes,
+    fork_routes,
+    work_routes,
     chat_routes,
     ag_ui_routes,
     vercel_routes,

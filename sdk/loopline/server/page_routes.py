@@ -10,8 +10,8 @@ from fastapi.responses import Response
 from pydantic import AwareDatetime, BaseModel, JsonValue
 
 from loopline import timeline as tl
-from loopline.server import block_rows, forks, outlines, page_export, shown_prompts, turn_work
-from loopline.server.access import CallerDep, HostDep, OwnDep, ReadKeyDep, SummaryDep
+from loopline.server import block_rows, outlines, page_export, shown_prompts
+from loopline.server.access import CallerDep, HostDep, ReadKeyDep, SummaryDep
 from loopline.server.principals import APPROVER
 from loopline.server.problems import PROBLEMS, not_found
 
@@ -163,27 +163,6 @@ async def read_last_prompt(
         return await asyncio.to_thread(shown_prompts.show_last_prompt, timeline, turn)
 
 
-@router.post(f"{_HERE}/turns/{{turn}}/rounds/{{number}}/rerun", status_code=202)
-async def rerun(
-    served: OwnDep, caller: CallerDep, turn: str, number: int, body: forks.RerunBody
-) -> forks.RerunAnswer:
-    """Run a round again in a fork, with another model, other settings or other instructions. The fork continues the turn.
-
-    A privileged caller may name any model, and so may all callers of a server without authentication; other callers name a
-    role of the bundle, such as `small`.
-    """
-    may_name_models = served.host.is_local or caller.is_privileged
-    return await forks.rerun_round(
-        served, tl.turn_number(turn), number, body, may_name_models=may_name_models
-    )
-
-
-@router.get(f"{_HERE}/forks")
-async def list_forks(host: HostDep, summary: SummaryDep) -> forks.ForksAnswer:
-    """Return the tree of forks that a conversation is part of."""
-    return await forks.read_forks(host.log, summary)
-
-
 @router.get(f"{_HERE}/page", response_class=Response)
 async def export(
     host: HostDep,
@@ -196,42 +175,3 @@ async def export(
     """
     html = await page_export.export_page(host.log, key, redact or ())
     return Response(html, media_type="text/html", headers=_SAVED)
-
-
-@router.get("/work")
-async def list_work(host: HostDep, caller: CallerDep) -> turn_work.WorkAnswer:
-    """List the turns that run, wait or have failed: of the caller, or of all users if the caller is privileged.
-
-    A server that only reads a store lists those of all tenants that it shows.
-    """
-    is_reading = host.is_reading
-    return await turn_work.read_work(
-        host,
-        tenant=None if is_reading else caller.tenant,
-        project=None if is_reading else caller.project,
-        user=None if is_reading or caller.is_privileged else caller.user,
-    )
-
-
-@router.get("/approvals")
-async def list_approvals(host: HostDep, caller: CallerDep) -> turn_work.WaitingAnswer:
-    """List the calls that wait for approval: of the caller, or of all users if the caller is privileged.
-
-    A caller with the role approver also gets those of other users that several people must approve. The route
-    `/conversations/{tenant}/{project}/{conversation}/approvals` signs them.
-    """
-    is_reading = host.is_reading
-    sees_all = is_reading or caller.is_privileged
-    return await turn_work.read_waiting(
-        host,
-        tenant=None if is_reading else caller.tenant,
-        project=None if is_reading else caller.project,
-        user=None if sees_all or APPROVER in caller.roles else caller.user,
-        shared_with=None if sees_all else caller.user,
-    )
-
-
-@router.get(f"{_HERE}/models")
-async def read_models(served: OwnDep) -> dict[str, str]:
-    """Return the roles of the bundle's models, each with the name of its first model."""
-    return dict((await served.host.harness_of(served.key)).model_roles)

@@ -1,4 +1,4 @@
-"""Forks: their tree, which is found by the blocks that they share, and rounds that run again in a fork."""
+"""Forks: routes for their tree, which is found by the blocks that they share, and for rounds that run again in a fork."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Annotated
 
+from fastapi import APIRouter
 from msgspec.structs import replace
 from pydantic import BaseModel, Field
 
@@ -13,10 +14,14 @@ from loopline import timeline as tl
 from loopline.conversations import Variation
 from loopline.errors import ModelError
 from loopline.harness import Harness
+from loopline.server.access import CallerDep, HostDep, OwnDep, SummaryDep
 from loopline.server.bodies import NAME, TEXT, RequestBody, TurnSettings
 from loopline.server.problems import RequestProblem, forbidden, not_found
 from loopline.server.turn_requests import ServedConversation
 
+router: APIRouter = APIRouter(
+    prefix="/conversations/{tenant}/{project}/{conversation}", tags=["page"]
+)
 FAMILY = 200
 """The most conversations of a tree; those that were active first are left out."""
 _STARTS = tl.BodyUnion[tl.RoundStart](tl.RoundStart)
@@ -46,13 +51,15 @@ class ForksAnswer(BaseModel):
     items: list[ForkRow]
 
 
-async def read_forks(log: tl.TimelineLog, summary: tl.ConversationSummary) -> ForksAnswer:
-    """Return the tree that a conversation is part of.
+@router.get("/forks")
+async def list_forks(host: HostDep, summary: SummaryDep) -> ForksAnswer:
+    """Return the tree of forks that a conversation is part of.
 
     A fork begins with the first block of its parent, so all conversations of a tree have the same start time. The parent of a
     fork is the conversation that wrote the last block that the fork inherits.
     """
     key = summary.conversation
+    log = host.log
     listed = await log.conversations(user=key.user, project=key.project, tenant=key.tenant)
     family = [item for item in listed if item.started_at == summary.started_at][:FAMILY]
     family.sort(key=lambda item: (item.inherited, item.conversation.name))
@@ -109,27 +116,27 @@ class RerunAnswer(BaseModel):
     round: int
 
 
-async def rerun_round(
-    served: ServedConversation, turn: int, number: int, body: RerunBody, *, may_name_models: bool
+@router.post("/turns/{turn}/rounds/{number}/rerun", status_code=202)
+async def rerun(
+    served: OwnDep, caller: CallerDep, turn: str, number: int, body: RerunBody
 ) -> RerunAnswer:
-    """Fork the conversation before a round, and continue the fork's turn in the background.
+    """Run a round again in a fork, with another model, other settings or other instructions. The fork continues the turn.
 
-    Raises:
-        RequestProblem: the round does not exist or sent no request to a model, 404; or a model string is named that the
-            caller may not use, 403.
-        LooplineError: the model is not valid or does not support a setting, or the bundle may not run the turn.
+    A privileged caller may name any model, and so may all callers of a server without authentication; other callers name a
+    role of the bundle, such as `small`.
     """
     harness = await served.host.harness_of(served.key)
+    may_name_models = served.host.is_local or caller.is_privileged
     variation = _variation(harness, body, may_name_models=may_name_models)
-    start = await _find_start(served, turn, number)
+    start = await _find_start(served, tl.turn_number(turn), number)
     fork = await served.conversation.fork(seq=start - 1)
     key = replace(served.key, name=fork.conversation.name)
-    served.host.audit("rerun", served.key, turn=tl.turn_id(turn), round=number, to=key.name)
+    served.host.audit("rerun", served.key, turn=turn, round=number, to=key.name)
     if not body.effects:
         await fork.set_mode("plan")
     forked = ServedConversation(served.host, fork)
     await forked.resume({}, variation=variation, **body.settings.options())
-    return RerunAnswer(conversation_id=key.name, turn_id=tl.turn_id(turn), round=number)
+    return RerunAnswer(conversation_id=key.name, turn_id=turn, round=number)
 
 
 def _variation(harness: Harness[object], body: RerunBody, *, may_name_models: bool) -> Variation:
@@ -152,3 +159,9 @@ async def _find_start(served: ServedConversation, turn: int, number: int) -> int
         if (block.turn, block.round) == (turn, number) and start.model:
             return block.seq
     raise not_found(f"request of round {number} in {tl.turn_id(turn)}")
+
+
+@router.get("/models")
+async def read_models(served: OwnDep) -> dict[str, str]:
+    """Return the roles of the bundle's models, each with the name of its first model."""
+    return dict((await served.host.harness_of(served.key)).model_roles)

@@ -1,13 +1,17 @@
-"""The turns that run, wait for somebody or have failed, over all conversations that the caller may see."""
+"""Routes for the turns that run, wait for somebody or have failed, over all conversations that the caller may see."""
 
 from __future__ import annotations
 
+from fastapi import APIRouter
 from pydantic import BaseModel, JsonValue
 
 from loopline.harness import OpenTurn, TurnState, open_turns, waiting_approvals
+from loopline.server.access import CallerDep, HostDep
 from loopline.server.bundle_host import BundleHost
+from loopline.server.principals import APPROVER
 from loopline.timeline import iso_time
 
+router: APIRouter = APIRouter(tags=["page"])
 OPEN = 200
 """The most conversations with unfinished turns that are read."""
 CALLS = 20
@@ -69,41 +73,48 @@ class WaitingAnswer(BaseModel):
     items: list[WaitingRow]
 
 
-async def read_waiting(
-    host: BundleHost,
-    *,
-    tenant: str | None,
-    project: str | None,
-    user: str | None,
-    shared_with: str | None = None,
-) -> WaitingAnswer:
-    """Return the calls of a tenant, project and user that wait for approval; None means all.
+@router.get("/work")
+async def list_work(host: HostDep, caller: CallerDep) -> WorkAnswer:
+    """List the turns that run, wait or have failed: of the caller, or of all users if the caller is privileged.
 
-    With `shared_with`, calls of other users than this one are left out unless several people must approve them.
+    A server that only reads a store lists those of all tenants that it shows.
     """
+    is_reading = host.is_reading
+    turns = await open_turns(
+        host.log,
+        tenant=None if is_reading else caller.tenant,
+        project=None if is_reading else caller.project,
+        user=None if is_reading or caller.is_privileged else caller.user,
+        limit=OPEN,
+    )
+    unfinished = {turn.conversation for turn in turns if turn.state != "failed"}
+    return WorkAnswer(
+        items=[_row(host, turn) for turn in turns], is_complete=len(unfinished) < OPEN
+    )
+
+
+@router.get("/approvals")
+async def list_approvals(host: HostDep, caller: CallerDep) -> WaitingAnswer:
+    """List the calls that wait for approval: of the caller, or of all users if the caller is privileged.
+
+    A caller with the role approver also gets those of other users that several people must approve. The route
+    `/conversations/{tenant}/{project}/{conversation}/approvals` signs them.
+    """
+    is_reading = host.is_reading
+    sees_all = is_reading or caller.is_privileged
     waiting = await waiting_approvals(
-        host.log, tenant=tenant, project=project, user=user, limit=OPEN
+        host.log,
+        tenant=None if is_reading else caller.tenant,
+        project=None if is_reading else caller.project,
+        user=None if sees_all or APPROVER in caller.roles else caller.user,
+        limit=OPEN,
     )
     return WaitingAnswer(
         items=[
             WaitingRow.model_validate({**approval.document, "title": approval.title[:TITLE]})
             for approval in waiting
-            if shared_with in (None, approval.conversation.user) or approval.call.people > 1
+            if sees_all or approval.conversation.user == caller.user or approval.call.people > 1
         ]
-    )
-
-
-async def read_work(
-    host: BundleHost, *, tenant: str | None, project: str | None, user: str | None
-) -> WorkAnswer:
-    """Return the turns of a tenant, project and user that have not ended, and those that ended last, with an error.
-
-    None means all tenants, projects or users.
-    """
-    turns = await open_turns(host.log, tenant=tenant, project=project, user=user, limit=OPEN)
-    unfinished = {turn.conversation for turn in turns if turn.state != "failed"}
-    return WorkAnswer(
-        items=[_row(host, turn) for turn in turns], is_complete=len(unfinished) < OPEN
     )
 
 
