@@ -7,12 +7,11 @@ import signal
 import subprocess
 from pathlib import Path
 
-import httpx2
-
 from loopline import Bundle, Harness, tool
 from loopline.server import app
 from loopline.testing import Call, ScriptedModel
 from tests.doors.command import Loopline, finish, write
+from tests.support.live_server import in_process
 
 
 @tool(effect="write", background=True)
@@ -51,12 +50,7 @@ async def test_the_command_lists_awaits_and_stops_a_call_of_another_process(tmp_
 async def test_a_client_lists_and_stops_a_call_of_a_server() -> None:
     model = ScriptedModel([Call("kitchen.brew", tea="sencha"), "It brews."])
     served = app(KITCHEN, store="memory:", model=model)
-    async with (
-        served.router.lifespan_context(served),
-        httpx2.AsyncClient(
-            transport=httpx2.ASGITransport(served), base_url="http://localhost"
-        ) as client,
-    ):
+    async with in_process(served) as client:
         talk = "/conversations/default/default/c1"
         await client.post(f"{talk}/messages", json={"text": "go"})
         [call] = (await client.get(f"{talk}/background")).json()["calls"]

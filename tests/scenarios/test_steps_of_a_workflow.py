@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-import httpx2
 import pytest
 
 from loopline import (
@@ -40,6 +39,7 @@ from loopline.testing import Call, FakeClock, ScriptedModel
 from tests.support.child_runs import Line
 from tests.support.crashing_log import Crashed, CrashingLog
 from tests.support.crews import Scripts
+from tests.support.live_server import in_process
 from tests.support.scripted_conversation import play_turn, talking
 from tests.support.workbench import bodies_of
 
@@ -639,12 +639,7 @@ async def test_a_server_lists_the_approval_of_an_agent_and_takes_the_answer() ->
         "about nettle": [Call("tea.order", tea="nettle"), "It is done."]
     }
     served = app(at_tea(process), store="memory:", model=Scripts(lines))
-    async with (
-        served.router.lifespan_context(served),
-        httpx2.AsyncClient(
-            transport=httpx2.ASGITransport(served), base_url="http://localhost"
-        ) as client,
-    ):
+    async with in_process(served) as client:
         talk = "/conversations/default/default/c"
         paused = (await client.post(f"{talk}/messages", json={"text": "go"})).json()
         [asked] = (await client.get(f"{talk}/approvals")).json()["approvals"]

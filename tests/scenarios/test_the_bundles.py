@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpx2
 import pytest
 
 from loopline import Attachment, Harness
@@ -20,6 +17,8 @@ from loopline.timeline import FileAdded, MemoryLog, ProxiedCall, RunChild, ToolR
 from tests.docs.pages import ROOT
 from tests.support.crashing_log import Crashed, CrashingLog
 from tests.support.crews import Scripts, handoff
+from tests.support.live_server import in_process
+from tests.support.webhook_receiver import receiving
 from tests.web.loopback_site import PUBLIC, Answer, as_json, site
 
 SUPPORT = ROOT / "bundles/support"
@@ -125,53 +124,21 @@ async def test_a_refund_that_a_crash_cut_off_is_told_from_an_earlier_one(
     assert ("refunded 10.00 euros" in str(model.requests[-1].messages)) is was_made
 
 
-@dataclass(slots=True)
-class Receiver:
-    """A server that stores the body of a webhook."""
-
-    url: str = ""
-    body: asyncio.Future[bytes] = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
-
-    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-        length = int(head.partition("content-length: ")[2].split("\r\n")[0])
-        self.body.set_result(await reader.readexactly(length))
-        writer.write(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
-        await writer.drain()
-        writer.close()
-
-
-@pytest.fixture
-async def receiver() -> AsyncGenerator[Receiver]:
-    opened = Receiver()
-    server = await asyncio.start_server(opened.answer, "127.0.0.1", 0)
-    async with server:
-        opened.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/hook"
-        yield opened
-
-
-async def test_a_webhook_tells_that_a_small_refund_was_made(
-    orders: Path, receiver: Receiver
-) -> None:
+async def test_a_webhook_tells_that_a_small_refund_was_made(orders: Path) -> None:
     model = ScriptedModel([Call("support.refund", number="B-2", euros=10.0), "Done."])
     settings = ServerSettings(
         webhook_secret=b"a secret of the desk", webhook_networks=["127.0.0.0/8"]
     )
     served = app(SUPPORT, store="memory:", model=model, settings=settings)
-    async with (
-        served.router.lifespan_context(served),
-        httpx2.AsyncClient(
-            transport=httpx2.ASGITransport(app=served), base_url="http://localhost"
-        ) as client,
-    ):
+    async with in_process(served) as client, receiving() as receiver:
         sent = await client.post(
             "/conversations/default/default/c1/messages",
             json={"text": "10 euros back.", "background": True, "webhook": receiver.url},
         )
         assert sent.status_code == 202
-        told = json.loads(await receiver.body)
+        await receiver.accepted.wait()
+    [(_, body)] = receiver.received
+    told = json.loads(body)
     assert (told["type"], told["data"]["answer"]) == ("turn.ended", "Done.")
     assert refunded(orders, "B-2") == 10.0
 

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 
-import httpx2
 import pytest
 from fastapi import FastAPI
 from msgspec import structs
@@ -20,7 +19,7 @@ from loopline.server.problems import RequestProblem
 from loopline.server.request_access import Listeners
 from loopline.timeline import ConversationKey
 from tests.support.echo_model import EchoModel
-from tests.support.live_server import SHOP, streamed_messages
+from tests.support.live_server import SHOP, in_process, streamed_messages
 
 SCOPE: dict[str, object] = {
     "type": "http",
@@ -134,11 +133,7 @@ def test_a_user_has_a_share_of_the_places_for_listeners() -> None:
 @pytest.mark.parametrize(("path", "body"), streamed_messages("tea").items())
 async def test_a_message_whose_stream_has_no_place_is_not_sent(path: str, body: JsonObject) -> None:
     opened = app(SHOP, store="memory:", model=EchoModel(), settings=ServerSettings(listeners=0))
-    host = bundle_host(opened)
-    await host.open()
-    transport = httpx2.ASGITransport(opened)
-    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+    async with in_process(opened) as client:
         answer = await client.post(path, json=body, headers={"Accept": "text/event-stream"})
-    assert answer.status_code == 503
-    assert not await host.log.conversations()
-    await host.close()
+        assert answer.status_code == 503
+        assert not await bundle_host(opened).log.conversations()

@@ -25,7 +25,14 @@ from loopline.server.bundle_host import bundle_host
 from loopline.testing import Call, Say, ScriptedModel
 from tests.mcp.served import Served, sdk
 from tests.support.echo_model import EchoModel
-from tests.support.live_server import SHOP, serving, sse_records, streamed_messages, until
+from tests.support.live_server import (
+    SHOP,
+    in_process,
+    serving,
+    sse_records,
+    streamed_messages,
+    until,
+)
 
 HERE = "/conversations/default/default"
 STREAM = {"Accept": "text/event-stream"}
@@ -411,12 +418,10 @@ async def test_a_cited_source_has_its_number_and_what_is_known_of_it() -> None:
     finder = Bundle(id="finder", instructions="You find.", tools=[find])
     model = ScriptedModel([Call("finder.find", name="tea"), "Three minutes. [[S:2]]"])
     served = app(finder, store="memory:", model=model)
-    async with served.router.lifespan_context(served):
+    async with in_process(served) as client:
         [harness] = bundle_host(served).harnesses
         said = await harness.conversation("c1").say("How long?")
-        transport = httpx2.ASGITransport(app=served)
-        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            shown = (await client.get(f"{HERE}/c1/turns/turn_1")).json()["sources"]
+        shown = (await client.get(f"{HERE}/c1/turns/turn_1")).json()["sources"]
         [cited] = said.sources
         stored = await harness.conversation("c1").blocks(types="source.added")
     known = {"url", "title", "objective_relevance", "published_time_iso", "favicon_url"}

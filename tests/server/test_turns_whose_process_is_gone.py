@@ -16,6 +16,7 @@ from loopline.server import ServerSettings, app
 from loopline.testing import ScriptedModel
 from loopline.timeline import ConversationKey, MemoryLog, TimelineLog
 from tests.support.crashing_log import Crashed, CrashingLog
+from tests.support.live_server import in_process
 
 KEY = ConversationKey(name="c")
 BEFORE_THE_ROUND = 2
@@ -47,11 +48,7 @@ async def served(log: TimelineLog, *answers: str) -> AsyncGenerator[httpx2.Async
         model=ScriptedModel(answers),
         settings=ServerSettings(recovery_seconds=0.02),
     )
-    transport = httpx2.ASGITransport(application, client=("127.0.0.1", 1))
-    async with (
-        application.router.lifespan_context(application),
-        httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client,
-    ):
+    async with in_process(application) as client:
         yield client
 
 

@@ -6,8 +6,8 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import httpx2
 from fastapi import FastAPI
@@ -70,6 +70,17 @@ def serving(app: FastAPI) -> Generator[str]:
         server.should_exit = True
         thread.join()
         listening.close()
+
+
+@asynccontextmanager
+async def in_process(app: FastAPI) -> AsyncGenerator[httpx2.AsyncClient]:
+    """Open an app in this process, and yield a client that asks it."""
+    transport = httpx2.ASGITransport(app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client,
+    ):
+        yield client
 
 
 def streamed_messages(
