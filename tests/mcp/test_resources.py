@@ -7,8 +7,10 @@ from pathlib import Path
 
 from loopline.models import Json
 from loopline.testing import Call, Say, ScriptedModel
+from loopline.timeline import RoundStart
 from tests.mcp.served import SERVERS, Served, results_in, sdk, warm
 from tests.mcp.servers.library_server import COVER
+from tests.support.workbench import bodies
 
 TOKEN = "token-that-nobody-may-read"
 
@@ -74,11 +76,7 @@ async def test_changed_prompts_are_a_new_epoch_of_the_next_turn(tmp_path: Path) 
         await talk.say("Go!")
         await asyncio.sleep(0.5)
         await talk.say("Again!")
-        starts = [
-            block.body
-            for block in await talk.blocks(types=["react.round.start"])
-            if block.body.type == "react.round.start"
-        ]
+        starts = await bodies(talk, RoundStart)
     offered = [
         next(tool.description for tool in request.tools if tool.name.endswith("get_prompt"))
         for request in model.requests

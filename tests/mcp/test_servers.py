@@ -17,13 +17,14 @@ from loopline.events import Delta
 from loopline.models import Json, ToolMessage
 from loopline.react import PRESETS
 from loopline.testing import Call, Say, ScriptedModel
-from loopline.timeline import ArtifactKept, Notice
+from loopline.timeline import ArtifactKept, RoundStart, ToolStarted
 from tests.authoring.bundle_files import guide
 from tests.doors.command import wait_for
-from tests.mcp.served import Served, plain, results_in, sdk
+from tests.mcp.served import Served, notices_in, plain, results_in, sdk
 from tests.mcp.servers.sdk_server import PIXEL
 from tests.support.sample_files import png
 from tests.support.warm_programs import warm_program
+from tests.support.workbench import bodies, bodies_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -67,7 +68,7 @@ async def test_a_structured_result_is_an_artifact_if_its_text_does_not_say_all(
     blocks = await served.turn(model)
     [result] = results_in(blocks)
     assert json.loads(result.text) == {"place": "Ulm", "degrees": 7.5}
-    assert [block for block in blocks if isinstance(block.body, ArtifactKept)] == []
+    assert bodies_of(blocks, ArtifactKept) == []
 
 
 async def test_a_picture_is_a_file_of_the_turn(served: Served) -> None:
@@ -115,15 +116,11 @@ async def test_the_effect_is_what_the_annotations_promise(served: Served) -> Non
             Say("Done."),
         ]
     )
-    async with served.open(model) as harness:
-        talk = harness.conversation("c1")
-        await talk.say("Go!")
-        started = [
-            (block.body.call_id, block.body.effect)
-            for block in await talk.blocks(types=["react.tool.start"])
-            if block.body.type == "react.tool.start"
-        ]
-    assert started == [("c2", "write"), ("c3", "exclusive")]
+    started = bodies_of(await served.turn(model), ToolStarted)
+    assert [(body.call_id, body.effect) for body in started] == [
+        ("c2", "write"),
+        ("c3", "exclusive"),
+    ]
 
 
 async def test_progress_is_heard_while_the_call_runs(served: Served) -> None:
@@ -186,11 +183,7 @@ async def test_a_changed_list_is_offered_from_the_next_turn_on_as_a_new_epoch(
         await talk.say("Go!")
         await asyncio.sleep(0.5)
         await talk.say("Again!")
-        starts = [
-            block.body
-            for block in await talk.blocks(types=["react.round.start"])
-            if block.body.type == "react.round.start"
-        ]
+        starts = await bodies(talk, RoundStart)
     offered = [{tool.name for tool in request.tools} for request in model.requests]
     assert offered[1] - offered[2] == {"mcp.calc.erase"}
     assert offered[2] - offered[1] == {"mcp.calc.newcomer"}
@@ -219,9 +212,7 @@ async def test_a_selection_names_the_tools_and_the_alias(tmp_path: Path) -> None
     async with Harness.open(folder, store="memory:", model=model, properties=properties) as harness:
         talk = harness.conversation("c1")
         await talk.say("Go!")
-        notices = [
-            block.body.text for block in await talk.blocks() if isinstance(block.body, Notice)
-        ]
+        notices = [notice.text for notice in notices_in(await talk.blocks())]
     names = [tool.name for tool in model.requests[0].tools]
     assert [name for name in names if name.startswith("mcp.")] == ["mcp.sums.add"]
     assert notices == ["The MCP server 'calc' has no tool 'tea': nearest is 'note'."]
@@ -279,7 +270,7 @@ async def test_a_server_of_an_unknown_type_is_left_out_with_a_notice_and_refused
         await talk.say("Go!", select_tools=False)
         blocks = await talk.blocks()
     assert [result.text for result in results_in(blocks)] == ["3"]
-    notices = [block.body.text for block in blocks if isinstance(block.body, Notice)]
+    notices = [notice.text for notice in notices_in(blocks)]
     assert notices == [problem]  # without the path of the file, because users read notices
     selection = 'TOOLS_SPECS = []\nMCP_TOOL_SPECS = [{"server_id": "old"}]\n'
     (folder / "tools_descriptor.py").write_text(selection)

@@ -51,10 +51,7 @@ async def test_tools_over_http_are_called_side_by_side(tmp_path: Path) -> None:
     async with listening(free_port()) as entry:
         served.declare({"far": entry})
         calls = [Call("mcp.far.add", a=number, b=1) for number in range(5)]
-        async with served.open(ScriptedModel([Say("", *calls), Say("Done.")])) as harness:
-            talk = harness.conversation("c1")
-            await talk.say("Go!")
-            results = results_in(await talk.blocks())
+        results = results_in(await served.turn(ScriptedModel([Say("", *calls), Say("Done.")])))
     assert sorted(result.text for result in results) == ["1", "2", "3", "4", "5"]
 
 
@@ -101,9 +98,5 @@ async def test_a_reply_of_any_size_is_bounded(tmp_path: Path) -> None:
     with site({"/mcp": huge}, host=PRIVATE) as running:
         served = Served(tmp_path, start_seconds=10.0)
         served.declare({"far": {"url": f"{running.url}/mcp"}})
-        async with served.open(ScriptedModel([Say("Done.")])) as harness:
-            talk = harness.conversation("c1")
-            await talk.say("Go!")
-            blocks = await talk.blocks()
-    [notice] = notices_in(blocks)
+        [notice] = notices_in(await served.turn(ScriptedModel([Say("Done.")])))
     assert "cannot be started" in notice.text

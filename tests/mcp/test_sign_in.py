@@ -14,8 +14,7 @@ import pytest
 from loopline import Harness, ToolError
 from loopline.models import Json
 from loopline.testing import Call, Say, ScriptedModel
-from loopline.timeline import Notice
-from tests.mcp.served import Served, results_in
+from tests.mcp.served import Served, notices_in, results_in
 from tests.mcp.test_servers_over_http import free_port, listening
 
 GUARDED = Path(__file__).parent / "authorization_server.py"
@@ -57,9 +56,7 @@ async def test_a_sign_in_is_kept_for_its_owner_and_never_shown(
         async with served.open(ScriptedModel([Say("Done."), call, Say("Done.")])) as harness:
             talk = harness.conversation("c1")
             await talk.say("Go!")
-            [notice] = [
-                block.body for block in await talk.blocks() if isinstance(block.body, Notice)
-            ]
+            [notice] = notices_in(await talk.blocks())
             [address] = await sign_in(harness)
             await talk.say("Again!", select_tools=False)
         async with served.open(ScriptedModel([call, Say("Done.")])) as harness:

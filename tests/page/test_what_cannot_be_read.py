@@ -2,42 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import sqlite3
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from loopline import Bundle, Harness
 from loopline.harness import DocumentStore, ReadOnlyStore
 from loopline.server import reading_app
-from loopline.testing import ScriptedModel
 from tests.support.hostile_conversation import in_thread
 from tests.support.live_server import serving
+from tests.support.page_conversations import LONG, tell, write_damaged_store, write_long_session
 
 pytestmark = pytest.mark.service
-GUIDE = Bundle(id="guide", instructions="Answer.")
 TALK = "#/c/default/default/local/c1"
-LONG = 5 * 1024 * 1024
-
-
-async def tell(store: str, text: str) -> None:
-    async with Harness.open(GUIDE, store=store, model=ScriptedModel(["Three."])) as harness:
-        await harness.conversation("c1").say(text)
 
 
 def test_a_damaged_row_is_a_row_with_its_reason(page: Page, tmp_path: Path) -> None:
-    file = tmp_path / "talk.db"
-    in_thread(tell(f"sqlite:///{file}", "How long?"))
-    with sqlite3.connect(file) as database:
-        names = database.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall()
-        for (name,) in names:
-            database.execute(f'DROP TRIGGER "{name}"')
-        database.execute("UPDATE blocks SET body = replace(body, 'How', 'Why') WHERE seq = 1")
-    database.close()
-    with serving(reading_app(ReadOnlyStore(f"sqlite:///{file}"))) as url:
+    with serving(reading_app(ReadOnlyStore(write_damaged_store(tmp_path / "talk.db")))) as url:
         page.goto(f"{url}/page/{TALK}/timeline/1")
         feed = page.get_by_role("feed", name="Blocks of c1")
         expect(feed.get_by_role("article", name="damaged:")).to_contain_text("does not match")
@@ -62,10 +44,7 @@ def test_a_block_whose_blob_is_gone_is_a_row_with_its_reason(page: Page, tmp_pat
 
 
 def test_a_line_of_5_mb_is_shown_in_part_and_then_whole(page: Page, tmp_path: Path) -> None:
-    file = tmp_path / "session.jsonl"
-    message = {"role": "user", "content": "x" * LONG}
-    file.write_text(json.dumps({"type": "user", "message": message}), encoding="utf-8")
-    with serving(reading_app(DocumentStore(file))) as url:
+    with serving(reading_app(DocumentStore(write_long_session(tmp_path)))) as url:
         page.goto(f"{url}/page/#/c/default/default/local/session/timeline/1")
         panel = page.get_by_role("complementary", name="Block 1")
         expect(panel).to_contain_text("a part of 5.2 MB is shown")

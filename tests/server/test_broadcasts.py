@@ -205,15 +205,10 @@ async def test_who_comes_back_alone_gets_what_all_others_get(newest: int) -> Non
             assert b"".join(got[1:]) == b"".join(map(sse.encode, records[number:]))
 
 
-@dataclass
 class CountingLog(MemoryLog):
     """A log that counts the blocks that are read of any type."""
 
-    blocks_read: int = 0
-
-    def __post_init__(self) -> None:
-        """Make the log."""
-        super().__init__()
+    blocks_read = 0
 
     async def read(self, conversation: ConversationKey, **options: Any) -> Sequence[Block]:
         """Return the blocks."""
@@ -291,15 +286,10 @@ class OverheardConversation(Conversation):
         return super().subscribed(sink)
 
 
-@dataclass
 class FailingLog(MemoryLog):
     """A log that cannot be read while it fails."""
 
-    fails: bool = False
-
-    def __post_init__(self) -> None:
-        """Make the log."""
-        super().__init__()
+    fails = False
 
     async def read(self, conversation: ConversationKey, **options: Any) -> Sequence[Block]:
         """Return the blocks."""

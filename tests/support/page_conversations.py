@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from loopline import Bundle, Harness, Output, OutputFile, Source, ToolContext, T
 from loopline.models import Price, Usage
 from loopline.react import Allow, Ask, GuardedCall, Verdict
 from loopline.testing import Call, Say, ScriptedModel
+from tests.support.hostile_conversation import in_thread
 
 NOTES = """# Green tea
 
@@ -160,3 +163,34 @@ async def write_tea_store(file: Path) -> None:
         call_ids = [call.call_id for call in paused.pending]
         await talk.resume(dict.fromkeys(call_ids, True))
         await talk.feedback(paused.turn_id, "ok")
+
+
+LONG = 5 * 1024 * 1024
+
+
+async def tell(store: str, text: str = "How long?") -> None:
+    """Have a text answered with "Three." in the conversation c1 of a store."""
+    guide = Bundle(id="guide", instructions="Answer.")
+    async with Harness.open(guide, store=store, model=ScriptedModel(["Three."])) as harness:
+        await harness.conversation("c1").say(text)
+
+
+def write_damaged_store(file: Path) -> str:
+    """Write a store with a conversation whose first block does not match its digest, and return its URL."""
+    store = f"sqlite:///{file}"
+    in_thread(tell(store))
+    with sqlite3.connect(file) as database:
+        names = database.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall()
+        for (name,) in names:
+            database.execute(f'DROP TRIGGER "{name}"')
+        database.execute("UPDATE blocks SET body = replace(body, 'How', 'Why') WHERE seq = 1")
+    database.close()
+    return store
+
+
+def write_long_session(folder: Path) -> Path:
+    """Write the file of a session with one message of `LONG` characters."""
+    file = folder / "session.jsonl"
+    message = {"role": "user", "content": "x" * LONG}
+    file.write_text(json.dumps({"type": "user", "message": message}), encoding="utf-8")
+    return file
