@@ -121,8 +121,8 @@ class EventResponse(StreamingResponse):
         all_headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", **(headers or {})}
         self._on_abandoned = on_abandoned
         self._is_complete = False
-        self._frames = self._until_end(frames)
-        super().__init__(self._frames, media_type=MEDIA_TYPE, headers=all_headers)
+        self._frames = frames
+        super().__init__(frames, media_type=MEDIA_TYPE, headers=all_headers)
         self._tokens = served.host.tokens
         self._clock = served.host.clock
         self._keep_alive_seconds = served.host.settings.keep_alive_seconds
@@ -139,6 +139,7 @@ class EventResponse(StreamingResponse):
             nonlocal has_begun
             has_begun = True
             is_last = message["type"] == "http.response.body" and not message.get("more_body")
+            self._is_complete = is_last
             self._sent_at = None if is_last else self._clock.elapsed()
             await send(message)
             await asyncio.sleep(0)  # lets a lost connection be noticed before the next frame
@@ -187,13 +188,6 @@ class EventResponse(StreamingResponse):
             else:
                 self._sent_at = self._clock.elapsed()
                 await send(message)
-
-    async def _until_end(self, frames: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-        """Yield the frames, and note that the last one was sent."""
-        async with aclosing(frames):
-            async for frame in frames:
-                yield frame
-        self._is_complete = True
 
 
 async def _send_last_comment(send: Send, text: str) -> None:

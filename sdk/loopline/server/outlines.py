@@ -115,8 +115,13 @@ class _TurnOutline:
     def _show(self, block: tl.Block, body: ShownBody) -> None:
         now = _milliseconds(block)
         match body:
-            case tl.RoundStart() | tl.Decision() | tl.RangeSummary():
-                self._show_round(block, body)
+            case tl.RoundStart():
+                self.rounds.append(_begin_round(block, body))
+            case tl.Decision():
+                self._reply(now, body)
+            case tl.RangeSummary():
+                if self.rounds:
+                    self.rounds[-1].summarized = True
             case tl.ToolCalled() | tl.ProxiedCall():
                 self._call(block, body)
             case tl.ToolStarted(call_id=call_id):
@@ -127,30 +132,22 @@ class _TurnOutline:
                 tl.ToolResult(call_id=call_id, status=status)
                 | tl.ProxiedResult(call_id=call_id, status=status)
             ):
+                self._end(now)
                 self._change(call_id, status=status, ended=now)
-                if self.rounds:
-                    self.rounds[-1].ended = max(self.rounds[-1].ended, now)
             case tl.RunChild(call_id=call_id, conversation=child, agent=agent):
                 self._change(call_id, child=child, agent=agent)
 
-    def _show_round(
-        self, block: tl.Block, body: tl.RoundStart | tl.Decision | tl.RangeSummary
-    ) -> None:
-        match body:
-            case tl.RoundStart():
-                self.rounds.append(_begin_round(block, body))
-            case tl.Decision():
-                self._reply(_milliseconds(block), body)
-            case tl.RangeSummary():
-                if self.rounds:
-                    self.rounds[-1].summarized = True
+    def _end(self, now: int) -> None:
+        """Note that the last round has not ended before this time."""
+        if self.rounds:
+            self.rounds[-1].ended = max(self.rounds[-1].ended, now)
 
     def _reply(self, now: int, body: tl.Decision) -> None:
         if not self.rounds:
             return
         current = self.rounds[-1]
+        self._end(now)
         current.replied = now
-        current.ended = max(current.ended, now)
         current.stop_reason = body.stop_reason
         current.attempt = body.attempt
         current.model = body.model or current.model

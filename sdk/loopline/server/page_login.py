@@ -127,15 +127,13 @@ async def _accepted(host: BundleHost, answer: Json) -> str:
         Unauthenticated: it accepts neither.
     """
     refusal = Unauthenticated("the provider's answer has no token")
-    for name in ("access_token", "id_token"):
-        match answer:
-            case {**fields} if isinstance(token := fields.get(name), str):
-                try:
-                    await host.auth.authenticate(token)
-                except Unauthenticated as error:
-                    refusal = error
-                else:
-                    return token
-            case _:
-                pass
+    fields = answer if isinstance(answer, dict) else {}
+    for token in (fields.get("access_token"), fields.get("id_token")):
+        if isinstance(token, str):
+            try:
+                await host.auth.authenticate(token)
+            except Unauthenticated as error:
+                refusal = error
+            else:
+                return token
     raise refusal
