@@ -6,16 +6,18 @@ import gc
 import os
 from contextlib import suppress
 from importlib import import_module
+from itertools import groupby
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.examples import CAMPAIGN, SUITE
+from tests.support.examples import CAMPAIGN, GATES, SUITE
 
 TESTS = Path(__file__).parent
 
-for name, number in (("suite", SUITE), ("campaign", CAMPAIGN)):
+for name, number in (("suite", SUITE), ("gates", GATES), ("campaign", CAMPAIGN)):
     settings.register_profile(
         name,
         max_examples=number,
@@ -23,6 +25,21 @@ for name, number in (("suite", SUITE), ("campaign", CAMPAIGN)):
         suppress_health_check=[HealthCheck.too_slow],
     )
 settings.load_profile("suite")
+
+
+LARGE, SEED = 20, 1
+"""From how many cases on `--one-in` draws a sample of a campaign, and of what seed."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that makes a campaign short."""
+    parser.addoption(
+        "--one-in",
+        type=int,
+        default=1,
+        metavar="N",
+        help=f"of a campaign of {LARGE} cases or more, run one in N, drawn with a fixed seed",
+    )
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -46,8 +63,17 @@ def pytest_sessionstart(session: pytest.Session) -> None:
             import_module(name)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the laws over a corpus first: one worker has them all, and runs each scenario once."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Draw a sample of each large campaign, and put the laws over a corpus first: one worker has them all."""
+    campaigns = [item for item in items if item.get_closest_marker("campaign")]
+    left = set[pytest.Item]()
+    for _, cases in groupby(campaigns, key=lambda item: item.nodeid.partition("[")[0]):
+        matrix = list(cases)
+        if len(matrix) >= LARGE:
+            drawn = Random(SEED).sample(matrix, len(matrix) // config.getoption("--one-in"))
+            left |= set(matrix) - set(drawn)
+    config.hook.pytest_deselected(items=list(left))
+    items[:] = [item for item in items if item not in left]
     items.sort(key=lambda item: item.get_closest_marker("corpus") is None)
 
 

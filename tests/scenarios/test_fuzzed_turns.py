@@ -150,7 +150,7 @@ def test_the_check_finds_a_block_that_is_missing_in_the_store(lived: Path, tmp_p
     assert any("not contiguous" in problem for problem in check(read_world(folder)))
 
 
-SIZES: dict[Door, int] = {"process": 40, "processes": 12, "http": 12}
+SIZES: dict[Door, int] = {"process": 40, "processes": 8, "http": 6}
 SAMPLES = [
     pytest.param(
         store,

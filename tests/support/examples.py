@@ -1,4 +1,4 @@
-"""How many examples and cases a law has: few in the suite, many in a campaign."""
+"""How many examples and cases a law has: few in the suite, more in `.ci/run`, many in a campaign."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-SUITE, CAMPAIGN = 10, 100
+SUITE, GATES, CAMPAIGN = 10, 40, 100
 """The profiles' numbers of examples for a law that does not say how many it needs."""
 
 
 def number_of_examples(most: int) -> int:
-    """Return `most` under the profile `campaign`, else a tenth of it, or 5 if that is fewer."""
+    """Return `most` under the profile `campaign`, else the share of the profile, but 5 at least."""
     return max(5, most * settings().max_examples // CAMPAIGN)
 
 

@@ -98,10 +98,10 @@ async def test_each_of_many_racing_messages_runs_once(
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("kills", [False, True], ids=["quiet", "listeners are killed"])
-async def test_each_of_a_thousand_racing_messages_runs_once(
+async def test_each_of_three_hundred_racing_messages_runs_once(
     store: str, ledger: Path, kills: bool
 ) -> None:
-    await race(store, ledger, processes=5, each=200, kills=kills)
+    await race(store, ledger, processes=5, each=60, kills=kills)
 
 
 async def test_a_notice_wakes_a_worker_that_never_sweeps_also_after_malformed_ones(
