@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+
+from tests.doors.command import Loopline, wait_for
 
 TEA: Mapping[str, str] = {
     "docs/steeping.md": """# Steeping
@@ -88,6 +91,13 @@ def ledger(folder: Path) -> list[str]:
     """What the slow tool has begun."""
     file = folder / "ledger"
     return file.read_text("utf-8").splitlines() if file.exists() else []
+
+
+def start_working(slow: Loopline, *options: str, is_forked: bool = True) -> subprocess.Popen[str]:
+    """Start a run, and wait until its tool has begun."""
+    process = slow.start("run", "slow", "work", *options, is_forked=is_forked)
+    wait_for(lambda: bool(ledger(slow.folder)))
+    return process
 
 
 ASKING: Mapping[str, str] = {

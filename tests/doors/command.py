@@ -9,10 +9,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
+from tests.support.peers.http_server import Peer
 from tests.support.warm_programs import run_warm, warm_path, warm_program
 
 LOOPLINE = Path(sys.executable).parent / "loopline"
@@ -101,6 +102,12 @@ class Loopline:
         """The blocks of a conversation, as the command tells them."""
         document = self("timeline", conversation, "--json").value
         return cast("list[dict[str, Any]]", document["blocks"])
+
+
+def at_openai(loopline: Loopline, peer: Peer) -> Loopline:
+    """The command, with that server for OpenAI."""
+    settings = {"OPENAI_BASE_URL": f"{peer.url}/v1", "OPENAI_API_KEY": "sk-secret-of-mine"}
+    return replace(loopline, settings=settings)
 
 
 def finish(process: subprocess.Popen[str]) -> Ran:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.doors.bundles import QUESTION
 from tests.doors.command import Loopline, Ran, write
+from tests.support.rows import each_row
 
 RUN = ("run", "guide", QUESTION)
 
@@ -22,9 +23,8 @@ def complaint(ran: Ran) -> str:
     return line
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_a_wrong_use_is_2(tea: Loopline) -> None:
+    rows = [
         ((*RUN, "--prop", "knowledge"), "write it as name=value"),
         ((*RUN, "--prop", "knowledge.rep=x"), "nearest is 'knowledge.repo'"),
         ((*RUN, "--prop", "knowledge.validate_refs=perhaps"), "must be true or false"),
@@ -34,12 +34,15 @@ def complaint(ran: Ran) -> str:
         (("search", "guide", " "), "the query is empty"),
         (("timeline", "--store", "here.db"), "no store 'here.db'"),
         (("mcp", "guide", "--login", "tea", "--store", "memory:"), "this store is not in a file"),
-    ],
-)
-def test_a_wrong_use_is_2(tea: Loopline, arguments: tuple[str, ...], message: str) -> None:
-    ran = tea(*arguments)
-    assert message in complaint(ran)
-    assert ran.code == 2
+    ]
+
+    @each_row(rows)
+    def check(arguments: tuple[str, ...], message: str) -> None:
+        ran = tea(*arguments)
+        assert message in complaint(ran)
+        assert ran.code == 2
+
+    check()
 
 
 def test_the_command_is_a_module_too(tea: Loopline) -> None:
@@ -47,53 +50,52 @@ def test_the_command_is_a_module_too(tea: Loopline) -> None:
     assert (ran.code, "no store" in complaint(ran)) == (1, True)
 
 
-@pytest.mark.parametrize("arguments", [(), ("rnu",), ("run",), ("run", "guide", "x", "--nope")])
-def test_what_is_no_command_is_2_and_shows_how_it_is_used(
-    tea: Loopline, arguments: tuple[str, ...]
-) -> None:
-    ran = tea(*arguments)
-    assert ran.code == 2
-    assert "Usage: loopline" in ran.out + ran.err
+def test_what_is_no_command_is_2_and_shows_how_it_is_used(tea: Loopline) -> None:
+    rows = [(), ("rnu",), ("run",), ("run", "guide", "x", "--nope")]
+    for arguments in rows:
+        ran = tea(*arguments)
+        assert (arguments, ran.code) == (arguments, 2)
+        assert "Usage: loopline" in ran.out + ran.err, arguments
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_what_cannot_be_done_is_told_in_a_line(tea: Loopline) -> None:
+    rows = [
+        (("read", "ar:turn_1.user.prompt"), "no store"),
+        (("timeline",), "no store"),
         (("run", "guid", QUESTION), "no bundle 'guid'"),
         (("run", "./nowhere", QUESTION), "nowhere: no such folder"),
         ((*RUN, "--prop", "knowledge.repo=docs/nowhere"), "knowledge.repo"),
         ((*RUN, "--prop", "knowledge.ref=nowhere"), "knowledge.ref"),
         (("run", "guide"), "no conversation of the user 'local' yet"),
         (("run", "guide", "-c", "c1"), "nothing to carry on"),
-        (("read", "ar:turn_1.user.prompt"), "no store"),
-        (("timeline",), "no store"),
         (("tool", "guide", "tea.steep", "{}"), "no tool 'tea.steep'"),
-    ],
-)
-def test_what_cannot_be_done_is_told_in_a_line(
-    tea: Loopline, arguments: tuple[str, ...], message: str
-) -> None:
-    ran = tea(*arguments)
-    assert message in complaint(ran)
-    assert ran.code in (1, 2)
+    ]
+
+    @each_row(rows)
+    def check(arguments: tuple[str, ...], message: str) -> None:
+        ran = tea(*arguments)
+        assert message in complaint(ran)
+        assert ran.code in (1, 2)
+
+    check()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        ("{", 2, "the arguments are not JSON"),
-        ("[1]", 2, "must be a JSON object"),
-        ("{}", 2, "'what' is missing"),
-        ('{"what": 1}', 2, "what"),
-        ('{"what": "dig", "wat": 1}', 2, "'wat' is not a parameter"),
-    ],
-)
-def test_bad_arguments_of_a_tool_are_named(
-    slow: Loopline, arguments: str, code: int, message: str
-) -> None:
-    ran = slow("tool", "slow", "slow.work", arguments)
-    assert message in complaint(ran)
-    assert ran.code == code
+def test_bad_arguments_of_a_tool_are_named(slow: Loopline) -> None:
+    rows = [
+        ("{", "the arguments are not JSON"),
+        ("[1]", "must be a JSON object"),
+        ("{}", "'what' is missing"),
+        ('{"what": 1}', "what"),
+        ('{"what": "dig", "wat": 1}', "'wat' is not a parameter"),
+    ]
+
+    @each_row(rows)
+    def check(arguments: str, message: str) -> None:
+        ran = slow("tool", "slow", "slow.work", arguments)
+        assert message in complaint(ran)
+        assert ran.code == 2
+
+    check()
 
 
 def test_a_tool_is_called_outside_any_conversation(slow: Loopline) -> None:

@@ -9,12 +9,11 @@ import pytest
 
 from loopline.models import JsonObject
 from tests.doors.bundles import QUESTION, TEA
-from tests.doors.command import Loopline, finish, wait_for
+from tests.doors.command import Loopline, at_openai, finish, wait_for
 from tests.support.git_repositories import commit
 from tests.support.peers import openai_replies as oai
 from tests.support.peers.behaviors import Fault, Silence, Status
 from tests.support.peers.call_replies import Call
-from tests.support.peers.http_server import Peer
 from tests.support.peers.openai_like import openai_like
 
 SEARCHED = Call("react__search_knowledge", '{"query": "green tea"}', "call_1")
@@ -23,12 +22,6 @@ READ = Call("react__read", '{"paths": ["so:sources_pool[1]", "ar:turn_1.user.pro
 TOKEN = "token-of-mine-4711"
 
 RECORD = ("run", "guide", QUESTION, "--model", "openai:m", "--record", "talk.jsonl")
-
-
-def at(tea: Loopline, peer: Peer) -> Loopline:
-    """The command, with that server for a provider."""
-    settings = {"OPENAI_BASE_URL": f"{peer.url}/v1", "OPENAI_API_KEY": "sk-secret-of-mine"}
-    return replace(tea, settings=settings)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +40,7 @@ async def record(tea: Loopline) -> Loopline:
         oai.Says("Three minutes [[S:1]]."),
     )
     async with openai_like(*script) as peer:
-        ran = await asyncio.to_thread(at(tea, peer), *RECORD)
+        ran = await asyncio.to_thread(at_openai(tea, peer), *RECORD)
     assert (ran.code, len(peer.requests)) == (0, 3), ran.err
     return tea
 
@@ -73,7 +66,7 @@ async def test_a_replay_needs_no_conversation_of_the_recorded_name(
 ) -> None:
     words = ("run", "guide", QUESTION, "--model", model, "--record", "talk.jsonl")
     async with openai_like(oai.Says("Three minutes.")) as peer:
-        await asyncio.to_thread(at(tea, peer), *words)
+        await asyncio.to_thread(at_openai(tea, peer), *words)
     ran = await asyncio.to_thread(tea, "run", "guide", QUESTION, "--replay", "talk.jsonl")
     assert (ran.code, ran.out.splitlines()[0]) == (0, "Three minutes.")
     assert tea.blocks("tea_guide-2")
@@ -129,7 +122,7 @@ def test_a_bundle_that_is_not_there_leaves_no_file(recorded: Loopline) -> None:
 async def test_a_recording_of_a_run_that_was_killed_is_good_up_to_there(tea: Loopline) -> None:
     script = (oai.Says("I search.", calls=(SEARCHED,)), Silence(oai.Says("Three minutes.")))
     async with openai_like(*script) as peer:
-        process = await asyncio.to_thread(at(tea, peer).start, *RECORD)
+        process = await asyncio.to_thread(at_openai(tea, peer).start, *RECORD)
         await asyncio.to_thread(wait_for, lambda: len(peer.requests) == 2)
         process.kill()
         await asyncio.to_thread(finish, process)

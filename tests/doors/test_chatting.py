@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.doors.bundles import OTHER_QUESTION, QUESTION, ledger
+from tests.doors.bundles import OTHER_QUESTION, QUESTION, ledger, start_working
 from tests.doors.command import ESCAPE, LIMIT_SECONDS, Loopline, finish, wait_for, write
 from tests.doors.terminal import Terminal
 
@@ -174,8 +174,7 @@ def test_a_chat_judges_the_last_turn_and_goes_on_in_a_copy(tea: Loopline) -> Non
 
 
 def test_a_chat_shows_what_becomes_of_a_turn_that_another_process_runs(slow: Loopline) -> None:
-    first = slow.start("run", "slow", "work", "-c", "c1")
-    wait_for(lambda: bool(ledger(slow.folder)))
+    first = start_working(slow, "-c", "c1")
     with Terminal(slow, "chat", "slow", "-c", "c1", columns=120) as terminal:
         terminal.see("turn_1 has not ended: it continues")
         terminal.see("waiting: turn_1 has been running since ")

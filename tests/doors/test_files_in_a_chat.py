@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from tests.doors.command import Loopline, write
+from tests.doors.command import Loopline, at_openai, write
 from tests.doors.terminal import Terminal
 from tests.support.peers import openai_replies as oai
 from tests.support.peers.call_replies import Call
@@ -45,9 +45,7 @@ def chat(loopline: Loopline) -> tuple[str, str]:
 async def test_a_chat_shows_the_patch_and_the_files(tmp_path: Path) -> None:
     write(tmp_path, {"writer/__init__.py": BUNDLE})
     async with openai_like(*replies()) as peer:
-        loopline = Loopline(
-            tmp_path, {"OPENAI_BASE_URL": f"{peer.url}/v1", "OPENAI_API_KEY": "none"}
-        )
+        loopline = at_openai(Loopline(tmp_path), peer)
         screen, shown = await asyncio.to_thread(chat, loopline)
     rows = [row.rstrip() for row in screen.splitlines()]
     assert "-Water of 90 degrees." in rows
@@ -64,9 +62,7 @@ async def test_a_chat_shows_the_patch_and_the_files(tmp_path: Path) -> None:
 async def test_a_run_names_the_files_beside_its_answer(tmp_path: Path) -> None:
     write(tmp_path, {"writer/__init__.py": BUNDLE})
     async with openai_like(*replies()) as peer:
-        loopline = Loopline(
-            tmp_path, {"OPENAI_BASE_URL": f"{peer.url}/v1", "OPENAI_API_KEY": "none"}
-        )
+        loopline = at_openai(Loopline(tmp_path), peer)
         arguments = ["run", "writer", "Cool it.", "--model", "openai-chat:gpt-4o"]
         ran = await asyncio.to_thread(loopline, *arguments)
     assert ran.out.strip() == "It is cooler now."

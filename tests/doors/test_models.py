@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from tests.doors.command import Loopline
+from tests.doors.command import Loopline, at_openai
 from tests.support.peers import anthropic_replies as ant
 from tests.support.peers import openai_replies as oai
 from tests.support.peers.anthropic_like import anthropic_like
@@ -18,16 +18,16 @@ SEALED = ant.Thinking("Hm.", "c2ln")
 
 async def test_a_bundle_is_asked_with_a_model_over_a_wire(tea: Loopline) -> None:
     async with openai_like(oai.Says("Green tea, I should say.")) as peer:
-        at = replace(tea, settings={"OPENAI_BASE_URL": f"{peer.url}/v1", "OPENAI_API_KEY": "sk-1"})
+        at = at_openai(tea, peer)
         ran = await asyncio.to_thread(at, "run", "guide", "Which tea?", "--model", "openai:small")
     assert (ran.code, ran.out.strip()) == (0, "Green tea, I should say.")
     assert "openai:small" in ran.err
-    assert "sk-1" not in ran.out + ran.err
+    assert "sk-secret" not in ran.out + ran.err
 
 
 async def test_a_model_that_refuses_the_key_says_which_variable_to_check(tea: Loopline) -> None:
     async with openai_like(Status(401)) as peer:
-        at = replace(tea, settings={"OPENAI_BASE_URL": f"{peer.url}/v1", "OPENAI_API_KEY": "sk-1"})
+        at = at_openai(tea, peer)
         ran = await asyncio.to_thread(at, "run", "guide", "Which tea?", "--model", "openai:small")
     assert (ran.code, "check OPENAI_API_KEY" in ran.err) == (1, True)
 
@@ -64,7 +64,7 @@ async def test_a_prompt_is_shown_with_the_thinking_and_the_tail_that_were_sent(
 
 async def test_a_bundle_is_asked_with_a_model_by_way_of_pydantic_ai(tea: Loopline) -> None:
     async with openai_like(oai.Says("Green tea, I should say.")) as peer:
-        at = replace(tea, settings={"OPENAI_BASE_URL": f"{peer.url}/v1", "OPENAI_API_KEY": "sk-1"})
+        at = at_openai(tea, peer)
         ran = await asyncio.to_thread(
             at, "run", "guide", "Which tea?", "--model", "pydantic-ai:openai:small"
         )

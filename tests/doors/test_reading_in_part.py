@@ -70,23 +70,19 @@ def test_a_type_like_no_other_is_told_with_what_types_begin(talked: Talked) -> N
     assert ran.err.rstrip().endswith("turn, user, workflow")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def test_what_does_not_go_together_is_a_wrong_use(talked: Talked) -> None:
+    rows = [
         ("--list", "--turn", "1"),
         ("--list", "--verify"),
         ("--list", NAME),
         ("--active-after", "2026-01-01"),
         ("--verify", "--types", "user"),
         ("--list", "--active-before", "soon"),
-    ],
-)
-def test_what_does_not_go_together_is_a_wrong_use(
-    talked: Talked, arguments: tuple[str, ...]
-) -> None:
-    ran = talked.loopline("timeline", *arguments)
-    assert (ran.code, ran.out) == (2, "")
-    assert "error: " in ran.err
+    ]
+    for arguments in rows:
+        ran = talked.loopline("timeline", *arguments)
+        assert (arguments, ran.code, ran.out) == (arguments, 2, "")
+        assert "error: " in ran.err
 
 
 def listed(loopline: Loopline, *arguments: str) -> list[dict[str, Any]]:

@@ -10,15 +10,14 @@ import sys
 
 import pytest
 
-from tests.doors.bundles import QUESTION, ledger
+from tests.doors.bundles import QUESTION, ledger, start_working
 from tests.doors.command import LIMIT_SECONDS, Loopline, finish, wait_for
 from tests.doors.terminal import Terminal
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_the_turn_and_the_next_one_goes_on(slow: Loopline, number: int) -> None:
-    process = slow.start("run", "slow", "work")
-    wait_for(lambda: bool(ledger(slow.folder)))
+    process = start_working(slow)
     process.send_signal(number)
     ran = finish(process)
     assert ran.code == 1
@@ -33,8 +32,7 @@ def test_a_signal_stops_the_turn_and_the_next_one_goes_on(slow: Loopline, number
 
 
 def test_a_second_signal_ends_the_process_at_once(slow: Loopline) -> None:
-    process = slow.start("run", "slow", "work", "--model", "offline", is_forked=False)
-    wait_for(lambda: bool(ledger(slow.folder)))
+    process = start_working(slow, "--model", "offline", is_forked=False)
     os.kill(process.pid, signal.SIGSTOP)
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGINT)
@@ -66,8 +64,7 @@ def test_ctrl_c_waits_for_no_thread_of_a_tool() -> None:
 
 
 def test_a_killed_turn_is_carried_on_and_nothing_is_begun_twice(slow: Loopline) -> None:
-    process = slow.start("run", "slow", "work", "-c", "c1")
-    wait_for(lambda: bool(ledger(slow.folder)))
+    process = start_working(slow, "-c", "c1")
     process.kill()
     finish(process)
     acknowledged = slow.blocks("c1")
@@ -83,8 +80,7 @@ def test_a_killed_turn_is_carried_on_and_nothing_is_begun_twice(slow: Loopline) 
 
 
 def test_the_latest_conversation_is_carried_on_when_none_is_named(slow: Loopline) -> None:
-    process = slow.start("run", "slow", "work")
-    wait_for(lambda: bool(ledger(slow.folder)))
+    process = start_working(slow)
     process.kill()
     finish(process)
     ran = slow("run", "slow")
@@ -94,8 +90,7 @@ def test_the_latest_conversation_is_carried_on_when_none_is_named(slow: Loopline
 
 
 def test_stop_ends_a_turn_of_another_process_and_says_so(slow: Loopline) -> None:
-    process = slow.start("run", "slow", "work", "-c", "c1")
-    wait_for(lambda: bool(ledger(slow.folder)))
+    process = start_working(slow, "-c", "c1")
     stopped = slow("stop", "-c", "c1")
     assert (stopped.out, stopped.code) == ("turn_1: stopped\n", 0)
     assert "asking turn_1 of c1 to stop" in stopped.err
@@ -105,8 +100,7 @@ def test_stop_ends_a_turn_of_another_process_and_says_so(slow: Loopline) -> None
 
 
 def test_stop_ends_what_is_queued_too(slow: Loopline) -> None:
-    first = slow.start("run", "slow", "work", "-c", "c1")
-    wait_for(lambda: bool(ledger(slow.folder)))
+    first = start_working(slow, "-c", "c1")
     second = slow.start("run", "slow", "hello", "-c", "c1")
     wait_for(lambda: [block["type"] for block in slow.blocks("c1")].count("user.prompt") == 2)
     stopped = slow("stop", "--json")
@@ -117,8 +111,7 @@ def test_stop_ends_what_is_queued_too(slow: Loopline) -> None:
 
 def test_the_list_of_conversations_names_those_with_an_unfinished_turn(slow: Loopline) -> None:
     slow("run", "slow", "hello", "-c", "c0")
-    running = slow.start("run", "slow", "work", "-c", "c1")
-    wait_for(lambda: bool(ledger(slow.folder)))
+    running = start_working(slow, "-c", "c1")
     listed = json.loads(slow("timeline", "--list", "--json").out)
     assert {row["conversation"]: row["unfinished"] for row in listed} == {"c0": False, "c1": True}
     slow("stop", "-c", "c1")
@@ -143,8 +136,7 @@ def test_stop_fails_where_there_is_nothing_of_that_name_and_begins_no_store(tea:
 
 
 def test_a_turn_that_does_not_end_in_time_has_been_asked_to(slow: Loopline) -> None:
-    process = slow.start("run", "slow", "work", "-c", "c1", is_forked=False)
-    wait_for(lambda: bool(ledger(slow.folder)))
+    process = start_working(slow, "-c", "c1", is_forked=False)
     os.kill(process.pid, signal.SIGSTOP)
     stopped = slow("stop", "-c", "c1", "--wait", "0.1")
     assert (stopped.code, stopped.out) == (1, "")
@@ -155,8 +147,7 @@ def test_a_turn_that_does_not_end_in_time_has_been_asked_to(slow: Loopline) -> N
 
 
 def test_what_a_second_sender_waits_for_is_said_and_what_it_may_do(slow: Loopline) -> None:
-    first = slow.start("run", "slow", "work", "-c", "c1")
-    wait_for(lambda: bool(ledger(slow.folder)))
+    first = start_working(slow, "-c", "c1")
     with Terminal(slow, "run", "slow", "hello", "-c", "c1", columns=120) as terminal:
         terminal.see("waiting: turn_1 has been running since ")
         terminal.see("Ctrl-C withdraws your message · loopline stop -c c1 ends both")
@@ -167,8 +158,7 @@ def test_what_a_second_sender_waits_for_is_said_and_what_it_may_do(slow: Looplin
 
 
 def test_a_sender_who_gives_up_has_run_nothing(slow: Loopline) -> None:
-    first = slow.start("run", "slow", "work", "-c", "c1")
-    wait_for(lambda: bool(ledger(slow.folder)))
+    first = start_working(slow, "-c", "c1")
     with Terminal(slow, "run", "slow", "hello", "-c", "c1", columns=120) as terminal:
         terminal.see("waiting: turn_1 has been running since ")
         terminal.type("\x03")

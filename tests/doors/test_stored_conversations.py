@@ -7,8 +7,6 @@ import json
 import os
 import subprocess
 
-import pytest
-
 from loopline import Harness
 from tests.doors.bundles import QUESTION
 from tests.doors.command import LOOPLINE, Loopline
@@ -42,24 +40,19 @@ def test_forget_of_a_name_that_never_was_is_an_error(tea: Loopline) -> None:
     assert (again.code, "was forgotten before" in again.err) == (0, True)
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
+def test_a_store_that_is_not_there_is_not_created_to_change_what_is_in_it(tea: Loopline) -> None:
+    commands = [
         ("forget", "c1", "--yes"),
         ("forget-user", "ann", "--yes"),
         ("forget-inactive", "--days", "1", "--yes"),
         ("answer", "-c", "c1"),
         ("memory", "edit", "f1", "I drink water."),
         ("memory", "remove", "f1"),
-    ],
-    ids=lambda command: " ".join(command[:2]),
-)
-def test_a_store_that_is_not_there_is_not_created_to_change_what_is_in_it(
-    tea: Loopline, command: tuple[str, ...]
-) -> None:
-    ran = tea(*command, "--store", "sqlite:///elsewhere.db")
-    assert (ran.code, "there is no store at" in ran.err) == (1, True)
-    assert list(tea.folder.glob("elsewhere*")) == []
+    ]
+    for command in commands:
+        ran = tea(*command, "--store", "sqlite:///elsewhere.db")
+        assert (command, ran.code, "there is no store at" in ran.err) == (command, 1, True)
+        assert list(tea.folder.glob("elsewhere*")) == []
 
 
 def test_a_user_is_exported_and_forgotten_whole(tea: Loopline) -> None:

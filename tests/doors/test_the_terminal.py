@@ -60,26 +60,22 @@ bundle = Bundle(id="speaker", workflow=Speaker)
 """
 
 
-@pytest.mark.parametrize(
-    ("arguments", "shown"),
-    [
+def test_no_output_has_a_control_character_that_no_output_needs(tmp_path: Path) -> None:
+    rows = [
         (("run", "speaker.py", "hi"), r"a\x9b31mb\u202ec\u2066d\u200fe\x7ff"),
         (("run", "speaker.py", "hi", "--json"), r"a\u009b31mb\u202ec\u2066d\u200fe\u007ff"),
         (("timeline", "--json", "-c", "c1"), r"a\u009b31mb\u202ec"),
         (("export", "-c", "c1"), r"a\u009b31mb\u202ec"),
         (("read", "ar:turn_1.assistant.completion", "-c", "c1"), r"a\x9b31mb\u202ec"),
-    ],
-)
-def test_no_output_has_a_control_character_that_no_output_needs(
-    tmp_path: Path, arguments: tuple[str, ...], shown: str
-) -> None:
+    ]
     write(tmp_path, {"speaker.py": SPEAKER})
     loopline = Loopline(tmp_path)
     loopline("run", "speaker.py", "hi", "-c", "c1")
-    with Terminal(loopline, *arguments, columns=200) as terminal:
-        assert terminal.end() == 0
-        assert shown in terminal.text
-        assert not set(terminal.shown) & set("\x7f\x9b\u200f\u202e\u2066")
+    for arguments, shown in rows:
+        with Terminal(loopline, *arguments, columns=200) as terminal:
+            assert terminal.end() == 0
+            assert shown in terminal.text
+            assert not set(terminal.shown) & set("\x7f\x9b\u200f\u202e\u2066")
 
 
 def test_a_command_to_paste_is_never_broken(tea: Loopline) -> None:
