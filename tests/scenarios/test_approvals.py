@@ -25,6 +25,7 @@ from tests.support.crews import Scripts, handoff
 from tests.support.rows import each_row
 from tests.support.scenario_bundle import bundle
 from tests.support.scripted_conversation import talking
+from tests.support.workbench import bodies
 
 PAID: list[int] = []
 
@@ -78,12 +79,7 @@ async def at_desk(
 
 
 async def results(talk: Conversation) -> list[tuple[str, str, JsonObject | None]]:
-    blocks = await talk.blocks(types="react.tool.result")
-    return [
-        (body.status, body.text, body.ran_with)
-        for body in (block.body for block in blocks)
-        if isinstance(body, ToolResult)
-    ]
+    return [(body.status, body.text, body.ran_with) for body in await bodies(talk, ToolResult)]
 
 
 async def test_a_tool_and_a_bundle_ask_for_approval_without_a_workflow(store: str) -> None:
@@ -125,12 +121,10 @@ async def test_a_call_runs_with_the_arguments_that_the_user_changed(store: str) 
             'The user approved this call with changed arguments, and it ran with these: {"amount":30}',
             "30 paid",
         ]
-        [started] = await talk.blocks(types="react.tool.start")
-        assert isinstance(started.body, ToolStarted)
-        assert started.body.ran_with == {"amount": 30}
-        [answer] = await talk.blocks(types="user.answer")
-        assert isinstance(answer.body, UserAnswer)
-        assert answer.body.value == {"approved": True, "arguments": {"amount": 30}}
+        [started] = await bodies(talk, ToolStarted)
+        assert started.ran_with == {"amount": 30}
+        [answer] = await bodies(talk, UserAnswer)
+        assert answer.value == {"approved": True, "arguments": {"amount": 30}}
         assert text in f"{model.requests[-1].messages[-1]}".replace("\\n", "\n")
 
 
@@ -156,7 +150,7 @@ async def test_an_answer_that_does_not_fit_is_refused_and_the_call_still_waits(
     value: Json, why: str
 ) -> None:
     PAID.clear()
-    async with at_desk("memory:", Say("", Call("desk.pay", amount=3)), "Done.") as talk:
+    async with at_desk("memory:", PAY, "Done.") as talk:
         await talk.say("go")
         with pytest.raises(LooplineError, match=why):
             await talk.resume({"c1": value})
@@ -165,6 +159,8 @@ async def test_an_answer_that_does_not_fit_is_refused_and_the_call_still_waits(
         assert PAID == [3]
 
 
+PAYER = Agent(name="payer", description="Pays.")
+DELEGATE = Call("crew.delegate", agent="payer", task="Pay it")
 PAY = Say("", Call("desk.pay", amount=3))
 OTHER = Say("", Call("desk.pay", amount=4))
 RULE: JsonObject = {"scope": "conversation", "arguments": "any"}
@@ -191,8 +187,7 @@ async def test_a_rule_lets_later_calls_run_and_names_itself(
         [granted] = await talk.rules()
         later = [await talk.say("again"), await talk.say("and again")]
         assert [bool(result.pending) for result in later] == asks
-        starts = await talk.blocks(types="react.tool.start")
-        by_rule = [body.body.rule for body in starts if isinstance(body.body, ToolStarted)]
+        by_rule = [start.rule for start in await bodies(talk, ToolStarted)]
         assert by_rule == ["", *([granted.rule_id] * asks.count(False))]
 
 
@@ -380,15 +375,9 @@ async def test_wherever_the_process_ends_an_edited_approval_runs_at_most_once_an
 async def test_a_child_run_keeps_to_the_mode_and_the_rules_of_its_parent(
     store: str, mode: ApprovalMode, *, rules: bool, paid: int
 ) -> None:
-    payer = Agent(name="payer", description="Pays.")
-    delegate = Call("crew.delegate", agent="payer", task="Pay it")
-    model = Scripts(
-        {
-            "Go": [Call("desk.pay", amount=3), "Paid.", delegate, "Done."],
-            "Pay it": [Call("desk.pay", amount=3), handoff("Paid.")],
-        }
-    )
-    async with talking(model, bundle=desk(agents=[payer]), store=store) as talk:
+    pay = Call("desk.pay", amount=3)
+    model = Scripts({"Go": [pay, "Paid.", DELEGATE, "Done."], "Pay it": [pay, handoff("Paid.")]})
+    async with talking(model, bundle=desk(agents=[PAYER]), store=store) as talk:
         await talk.say("Go")
         await talk.resume({"c1": {"approved": True, **({"rule": RULE} if rules else {})}})
         await talk.set_mode(mode)
@@ -471,8 +460,7 @@ async def test_a_call_waits_for_a_second_person_after_the_first_has_approved(
             await talk.resume({"c1": granting()}, by="bob")
         done = await talk.resume({"c1": True}, by="bob")
         assert (done.answer, [abs(amount) for amount in PAID]) == ("Done.", [30])
-        answers = [block.body for block in await talk.blocks(types="user.answer")]
-        assert [body.by for body in answers if isinstance(body, UserAnswer)] == ["local", "bob"]
+        assert [answer.by for answer in await bodies(talk, UserAnswer)] == ["local", "bob"]
 
 
 YES, LESS, LEAST = (
@@ -564,15 +552,9 @@ async def test_a_tool_that_is_unknown_to_the_author_of_the_limits_is_an_error() 
 
 
 async def test_a_child_run_waits_for_a_second_person_too(store: str) -> None:
-    payer = Agent(name="payer", description="Pays.")
-    delegate = Call("crew.delegate", agent="payer", task="Pay it")
-    model = Scripts(
-        {
-            "Go": [delegate, "Done."],
-            "Pay it": [Call("desk.refund", amount=300), handoff("Paid.")],
-        }
-    )
-    bundle = Bundle(id="desk", tools=[refund], agents=[payer])
+    call = Call("desk.refund", amount=300)
+    model = Scripts({"Go": [DELEGATE, "Done."], "Pay it": [call, handoff("Paid.")]})
+    bundle = Bundle(id="desk", tools=[refund], agents=[PAYER])
     async with talking(model, bundle=bundle, store=store) as talk:
         assert [call.people for call in (await talk.say("Go")).pending] == [2]
         assert (await talk.resume({"c1": LESS})).pending
@@ -581,21 +563,15 @@ async def test_a_child_run_waits_for_a_second_person_too(store: str) -> None:
 
 
 async def test_an_answer_to_a_child_run_edits_its_call_or_grants_a_rule_for_it(store: str) -> None:
-    payer = Agent(name="payer", description="Pays.")
-    delegate = Call("crew.delegate", agent="payer", task="Pay it")
+    more = Call("crew.delegate", agent="payer", task="Pay more")
     model = Scripts(
         {
-            "Go": [
-                delegate,
-                "Done.",
-                Call("crew.delegate", agent="payer", task="Pay more"),
-                "Done.",
-            ],
+            "Go": [DELEGATE, "Done.", more, "Done."],
             "Pay it": [Call("desk.pay", amount=300), handoff("Paid.")],
             "Pay more": [Call("desk.pay", amount=7), handoff("Paid.")],
         }
     )
-    async with Harness.open(desk(agents=[payer]), store=store, model=model) as harness:
+    async with Harness.open(desk(agents=[PAYER]), store=store, model=model) as harness:
         talk = harness.conversation("c")
         await talk.say("Go")
         many: Json = {"approved": True, "arguments": {"amount": "many"}}
@@ -606,9 +582,8 @@ async def test_an_answer_to_a_child_run_edits_its_call_or_grants_a_rule_for_it(s
         assert (rule.tool, rule.conversation, PAID) == ("desk.pay", "c", [30])
         assert not (await talk.say("Again")).pending
         assert PAID == [30, 7]
-        [result] = await harness.conversation("c~c1").blocks(types="react.tool.result")
-        assert isinstance(result.body, ToolResult)
-        assert "changed arguments" in result.body.text
+        [(_, text, _)] = await results(harness.conversation("c~c1"))
+        assert "changed arguments" in text
 
 
 @pytest.mark.parametrize("count", [0, -1])
@@ -629,13 +604,11 @@ LOOK = Call("life.look", size=5)
 
 
 async def begun(talk: Conversation) -> list[str]:
-    blocks = await talk.blocks(types="react.tool.start")
-    return [block.body.call_id for block in blocks if isinstance(block.body, ToolStarted)]
+    return [start.call_id for start in await bodies(talk, ToolStarted)]
 
 
 async def ended(talk: Conversation) -> list[tuple[str, str]]:
-    blocks = await talk.blocks(types="react.tool.result")
-    return [(b.body.call_id, b.body.status) for b in blocks if isinstance(b.body, ToolResult)]
+    return [(result.call_id, result.status) for result in await bodies(talk, ToolResult)]
 
 
 @pytest.mark.parametrize(

@@ -221,12 +221,10 @@ async def test_a_call_reaches_the_client_when_it_is_approved_with_its_edited_arg
         ]
         await talk.resume({"c1": None})
         [(status, text)] = await results(talk)
-        starts = [block.body for block in await talk.blocks(types="react.tool.start")]
+        blocks = await talk.blocks(types="react.tool.start")
     assert status == "ok"
     assert text.startswith("The user approved this call with changed arguments")
-    assert [start.ran_with for start in starts if isinstance(start, ToolStarted)] == [
-        {"text": "polite"}
-    ]
+    assert [start.ran_with for start in bodies_of(blocks, ToolStarted)] == [{"text": "polite"}]
 
 
 async def test_a_denied_call_never_reaches_the_client(store: str) -> None:

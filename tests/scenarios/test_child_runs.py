@@ -23,20 +23,34 @@ from tests.support.child_runs import Cast, Line, bundle, kin
 from tests.support.crashing_log import Crashed, CrashingLog
 from tests.support.crews import Scripts, handoff
 from tests.support.scripted_conversation import play_turn, talking
+from tests.support.workbench import bodies, bodies_of, types
 
 
 async def results(talk: Conversation) -> list[tuple[str, str]]:
-    bodies = [block.body for block in await talk.blocks() if isinstance(block.body, tl.ToolResult)]
-    return [(body.status, body.text) for body in bodies]
+    return [(body.status, body.text) for body in await bodies(talk, tl.ToolResult)]
+
+
+async def links(talk: Conversation) -> list[tuple[str, str]]:
+    """The conversation of each child run as it was begun, and with its reason as it ended."""
+    return [(link.conversation, link.reason) for link in await bodies(talk, tl.RunChild)]
 
 
 async def begun(talk: Conversation) -> list[str]:
-    bodies = [block.body for block in await talk.blocks() if isinstance(block.body, tl.RunChild)]
-    return [body.conversation for body in bodies if not body.reason]
+    return [conversation for conversation, reason in await links(talk) if not reason]
 
 
 async def exits(talk: Conversation) -> list[str]:
-    return [block.body.reason for block in await talk.blocks() if isinstance(block.body, tl.Exit)]
+    return [body.reason for body in await bodies(talk, tl.Exit)]
+
+
+async def prompt_of(talk: Conversation) -> tl.UserPrompt:
+    """What the child was begun with."""
+    return (await bodies(talk, tl.UserPrompt))[0]
+
+
+async def heard_all(events: AsyncIterator[Event]) -> None:
+    async for _ in events:
+        pass
 
 
 def offered(prompt: Prompt) -> set[str]:
@@ -72,15 +86,15 @@ async def test_the_child_has_a_timeline_of_its_own_that_the_parent_names() -> No
     async with kin(model) as harness:
         talk, child = harness.conversation("c"), harness.conversation("c~c1")
         await talk.say("go")
-        links = [b.body for b in await talk.blocks() if isinstance(b.body, tl.RunChild)]
-        assert [(link.call_id, link.conversation, link.reason) for link in links] == [
+        ended = await bodies(talk, tl.RunChild)
+        assert [(link.call_id, link.conversation, link.reason) for link in ended] == [
             ("c1", "c~c1", ""),
             ("c1", "c~c1", "complete"),
         ]
-        blocks = await child.blocks()
-        assert isinstance(blocks[0].body, tl.UserPrompt)
-        assert (blocks[0].body.text, blocks[0].body.limits["max_iterations"]) == ("look", 5)
-        assert isinstance(blocks[-1].body, tl.Exit)
+        kinds = await types(child)
+        assert (kinds[0], kinds[-1]) == ("user.prompt", "react.exit")
+        begun_with = await prompt_of(child)
+        assert (begun_with.text, begun_with.limits["max_iterations"]) == ("look", 5)
         (item,) = await talk.read(["cv:c~c1/ar:turn_1.assistant.completion"])
         assert item.text == "Seen."
 
@@ -237,9 +251,8 @@ async def test_what_children_used_counts_against_the_parents_budget() -> None:
     async with kin(model) as harness:
         talk = harness.conversation("c")
         await talk.say("go", max_tokens=1_000_000)
-        (prompt, *_) = await harness.conversation("c~c1").blocks()
-    assert isinstance(prompt.body, tl.UserPrompt)
-    assert prompt.body.limits["max_tokens"] == 1_000_000 - 15
+        begun_with = await prompt_of(harness.conversation("c~c1"))
+    assert begun_with.limits["max_tokens"] == 1_000_000 - 15
 
 
 async def test_who_listens_to_the_parent_hears_of_the_child_and_not_what_it_says() -> None:
@@ -279,8 +292,7 @@ async def test_a_steer_of_the_parent_stops_the_child_and_the_turn_goes_on() -> N
         events = talk.stream("go")
         await heard_until(events, "kin.hang")
         await talk.steer("Leave that.")
-        async for _ in events:
-            pass
+        await heard_all(events)
         assert (await exits(talk), await exits(child)) == (["complete"], ["stopped"])
         ((status, _),) = await results(talk)
         assert status == "interrupted"
@@ -302,8 +314,7 @@ async def test_a_steer_of_the_parent_keeps_children_from_beginning() -> None:
         events = talk.stream("go")
         await heard_until(events, "kin.hang")
         await talk.steer("Leave that.")
-        async for _ in events:
-            pass
+        await heard_all(events)
         assert [status for status, _ in await results(talk)] == ["interrupted", "interrupted"]
         assert await begun(talk) == ["c~c1"]
 
@@ -329,13 +340,10 @@ async def test_the_parents_deadline_is_the_childs() -> None:
         events = talk.stream("go", deadline_seconds=10)
         await heard_until(events, "kin.hang")
         clock.advance(11)
-        async for _ in events:
-            pass
+        await heard_all(events)
         assert await exits(talk) == ["deadline"]
         assert await exits(child) in (["deadline"], ["stopped"])
-        (prompt, *_) = await child.blocks()
-        assert isinstance(prompt.body, tl.UserPrompt)
-        assert prompt.body.limits["deadline_seconds"] == 10
+        assert (await prompt_of(child)).limits["deadline_seconds"] == 10
 
 
 async def test_calls_that_wait_for_another_end_with_the_deadline_too() -> None:
@@ -346,8 +354,7 @@ async def test_calls_that_wait_for_another_end_with_the_deadline_too() -> None:
         events = talk.stream("go", deadline_seconds=10)
         await heard_until(events, "kin.hang")
         clock.advance(11)
-        async for _ in events:
-            pass
+        await heard_all(events)
         assert await exits(talk) == ["deadline"]
         assert len(await results(talk)) == 2
 
@@ -586,13 +593,8 @@ async def run(
         id="desk", agents=[CODER, READER], configuration={"react": {"workspace": "latest"}}
     )
     _, blocks = await play_turn(model, "Go", bundle=bundle)
-    bodies = [block.body for block in blocks]
-    return (
-        model,
-        [body.text for body in bodies if isinstance(body, tl.ToolResult)],
-        [body for body in bodies if isinstance(body, tl.FileAdded)],
-        [body for body in bodies if isinstance(body, tl.FileRemoved)],
-    )
+    texts = [result.text for result in bodies_of(blocks, tl.ToolResult)]
+    return model, texts, bodies_of(blocks, tl.FileAdded), bodies_of(blocks, tl.FileRemoved)
 
 
 async def test_what_an_agent_writes_comes_back_as_a_version_of_its_callers_file() -> None:
@@ -686,10 +688,8 @@ async def test_a_call_that_is_resumed_takes_changes_in_the_order_in_which_its_ag
         ended: list[str] = []
         while not ended:
             await asyncio.sleep(0)
-            bodies = [block.body for block in await talks[0].blocks()]
-            ended = [
-                body.reason for body in bodies if isinstance(body, tl.RunChild) and body.reason
-            ]
+            blocks = await talks[0].blocks()
+            ended = [body.reason for body in bodies_of(blocks, tl.RunChild) if body.reason]
         return "one has"
 
     @tool(effect="read")
@@ -762,17 +762,11 @@ async def run_graph(
     )
     async with talking(model, bundle=bundle) as talk:
         events = [event async for event in talk.stream("Begin") if isinstance(event, Delta)]
-        bodies = [block.body for block in await talk.blocks()]
-    return (
-        model,
-        [body.text for body in bodies if isinstance(body, tl.ToolResult)],
-        [body for body in bodies if isinstance(body, tl.FileAdded)],
-        [
-            msgspec.convert(event.data, dict[str, str | int])
-            for event in events
-            if event.name == "crew.step"
-        ],
-    )
+        blocks = await talk.blocks()
+    texts = [result.text for result in bodies_of(blocks, tl.ToolResult)]
+    data = [event.data for event in events if event.name == "crew.step"]
+    told = [msgspec.convert(each, dict[str, str | int]) for each in data]
+    return model, texts, bodies_of(blocks, tl.FileAdded), told
 
 
 def changing(text: str) -> list[Line]:

@@ -34,19 +34,9 @@ from loopline.testing import Call, FakeClock, ScriptedModel
 from loopline.testing.clock import BEGINNING
 from loopline.testing.scripted import Entry as ScriptEntry
 from tests.support.crashing_log import Crashed, CrashingLog
-from tests.support.playground import Playground
+from tests.support.playground import Fatal, Playground, fragile
 from tests.support.playground import bundle as playground
 from tests.support.workbench import bodies, bodies_of, workbench
-
-
-class Fatal(BaseException):
-    """What ends the process."""
-
-
-class Fragile(BaseWorkflow):
-    async def pre_run_hook(self, payload: TurnPayload) -> None:
-        if payload.text == "poison":
-            raise Fatal
 
 
 async def cut(
@@ -177,7 +167,7 @@ async def test_a_turn_is_handed_over_however_often_and_none_of_it_counts_as_a_cu
 
 
 async def test_a_prompt_that_ends_each_process_which_begins_it_is_taken_up_once() -> None:
-    log, fragile = tl.MemoryLog(FakeClock()), Bundle(id="fragile", workflow=Fragile)
+    log = tl.MemoryLog(FakeClock())
     async with Harness.open(fragile, store=log, model=ScriptedModel(["Yes."])) as harness:
         await harness.conversation("c").say("hello")
         with pytest.raises(Fatal):
@@ -252,8 +242,6 @@ async def test_what_was_copied_out_of_a_cut_turn_is_not_taken_up(
     store: str, tmp_path: Path
 ) -> None:
     """A fork and an import had no runner of their own: nobody left them behind."""
-    from loopline.store import SqlLog
-
     log: tl.TimelineLog = tl.MemoryLog()
     if store == "sqlite":
         log = await SqlLog.open(f"sqlite:///{tmp_path}/talk.db")
@@ -285,8 +273,6 @@ async def test_a_first_message_that_no_runner_took_is_answered_where_that_is_ask
 async def test_a_fork_of_a_first_message_is_answered_only_if_its_user_has_said_more(
     store: str, tmp_path: Path
 ) -> None:
-    from loopline.store import SqlLog
-
     log: tl.TimelineLog = tl.MemoryLog(FakeClock())
     if store == "sqlite":
         log = await SqlLog.open(f"sqlite:///{tmp_path}/talk.db", clock=FakeClock())
@@ -448,6 +434,12 @@ async def versions(log: tl.TimelineLog) -> list[str]:
     return [body.version for body in bodies_of(headers, tl.TurnHeader)]
 
 
+async def ask_to_order(log: tl.TimelineLog) -> None:
+    """Leave the approval of an order waiting, which version 1 with its guard has asked for."""
+    async with opened(tea("1", guarded=True), log, [Call("tea.order", kind="green")]) as first:
+        await first.conversation("c").say("Order.")
+
+
 async def leave_cut(
     bundle: Bundle, log: tl.TimelineLog, script: Sequence[ScriptEntry], left: int
 ) -> None:
@@ -556,8 +548,7 @@ async def test_an_answer_through_an_earlier_version_is_refused_before_it_is_stor
 
 
 async def test_an_open_call_whose_tool_has_changed_waits(log: tl.TimelineLog) -> None:
-    async with opened(tea("1", guarded=True), log, [Call("tea.order", kind="green")]) as first:
-        await first.conversation("c").say("Order.")
+    await ask_to_order(log)
     lost = Bundle(id="tea", version="2")
     for bundle, reason in [(tea("3", changed=True), "has changed"), (lost, "cannot run")]:
         async with opened(bundle, log, ["Done."]) as later:
@@ -572,8 +563,7 @@ async def test_an_open_call_whose_tool_has_changed_waits(log: tl.TimelineLog) ->
 async def test_an_approval_that_a_later_version_cannot_use_is_used_by_the_version_that_asked(
     log: tl.TimelineLog,
 ) -> None:
-    async with opened(tea("1", guarded=True), log, [Call("tea.order", kind="green")]) as first:
-        await first.conversation("c").say("Order.")
+    await ask_to_order(log)
     async with opened(tea("2", changed=True), log, ["Done."]) as later:
         with pytest.raises(WrongBundle, match="has changed"):
             await later.conversation("c").resume({"c1": True})
@@ -612,8 +602,7 @@ async def test_the_result_of_a_client_counts_in_a_later_version_whatever_it_says
 async def test_a_bundle_without_a_version_does_not_run_a_turn_of_one_that_has_a_version(
     log: tl.TimelineLog,
 ) -> None:
-    async with opened(tea("1", guarded=True), log, [Call("tea.order", kind="green")]) as first:
-        await first.conversation("c").say("Order.")
+    await ask_to_order(log)
     names: dict[str, Bundle] = {}
     exec("from loopline import Bundle\nbundle = Bundle(id='tea')", {"__name__": "typed"}, names)
     async with opened(names["bundle"], log, ["Done."]) as typed:
@@ -632,14 +621,12 @@ async def test_a_bundle_without_a_version_does_not_run_a_turn_of_one_that_has_a_
 async def test_a_person_may_run_an_open_call_although_its_tool_has_changed(
     log: tl.TimelineLog, bundle: Bundle, text: str
 ) -> None:
-    async with opened(tea("1", guarded=True), log, [Call("tea.order", kind="green")]) as first:
-        await first.conversation("c").say("Order.")
+    await ask_to_order(log)
     async with opened(bundle, log, ["Done."]) as later:
         result = await later.conversation("c").resume({"c1": True}, any_bundle=True)
     assert (result.answer, result.exit_reason) == ("Done.", "complete")
-    [block] = await log.read(KEY, types=["react.tool.result"])
-    assert isinstance(block.body, tl.ToolResult)
-    assert text in block.body.text
+    [ordered] = bodies_of(await log.read(KEY), tl.ToolResult)
+    assert text in ordered.text
 
 
 async def begin_and_hand_over(bundle: Bundle, log: tl.TimelineLog) -> None:

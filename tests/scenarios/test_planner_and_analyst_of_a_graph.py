@@ -22,6 +22,7 @@ from loopline.timeline import Block, CrewGraph, Decision, Notice, Plan, RoundSta
 from tests.presets.task import SEEDS
 from tests.support.rows import each_row
 from tests.support.scripted_conversation import play_turn
+from tests.support.workbench import bodies_of
 
 PLAN: JsonObject = {"steps": [{"id": "1", "task": "do it"}]}
 REACHED: JsonObject = {"achieved": True, "confidence": 0.9, "answer": "All of it."}
@@ -91,8 +92,7 @@ class Outcome:
 
     @property
     def ends(self) -> Mapping[str, str]:
-        links = [block.body for block in self.blocks if isinstance(block.body, RunChild)]
-        return {link.conversation: link.reason for link in links}
+        return {link.conversation: link.reason for link in bodies_of(self.blocks, RunChild)}
 
 
 async def run(
@@ -119,10 +119,6 @@ async def run(
         names = [child.conversation.name for child in await talk.children()]
         children = {name: await harness.conversation(name).blocks() for name in names}
     return Outcome(result.text, blocks, children)
-
-
-def bodies(blocks: Sequence[Block], kind: type) -> list[Block]:
-    return [block for block in blocks if isinstance(block.body, kind)]
 
 
 @each_row(product(["bare", *SEEDS], PROTOCOLS.values()))
@@ -230,8 +226,7 @@ async def test_a_reply_that_does_not_fit_is_corrected_in_the_same_run() -> None:
     assert "Your last reply cannot be used: it does not contain a JSON object" in str(
         corrected.messages[-1]
     )
-    recorded = [block.body for block in bodies(outcome.children["c~c1"], Decision)]
-    texts = [body.raw for body in recorded if isinstance(body, Decision)]
+    texts = [decision.raw for decision in bodies_of(outcome.children["c~c1"], Decision)]
     assert texts == ["Let me think.", "{", ""]
 
 
@@ -304,9 +299,8 @@ async def test_a_planner_of_which_nothing_fits_is_an_error_with_the_reason() -> 
     assert "no plan that can be run: scripted gave no usable reply in 3 requests" in outcome.text
     assert "the steps 1, 2 need each other in a circle" in outcome.text
     assert actors.asked["planner"] == 3
-    [notice] = bodies(outcome.children["c~c1"], Notice)
-    assert isinstance(notice.body, Notice)
-    assert notice.body.code == "model_error"
+    [notice] = bodies_of(outcome.children["c~c1"], Notice)
+    assert notice.code == "model_error"
 
 
 async def test_a_planner_that_takes_too_long_ends_at_the_deadline_of_a_step() -> None:
@@ -378,10 +372,9 @@ async def test_the_log_has_each_request_and_what_it_used() -> None:
             "assistant.completion",
             "react.exit",
         ]
-        [start] = bodies(blocks, RoundStart)
-        assert isinstance(start.body, RoundStart)
-        assert start.body.takes == (1,)
-    steps = [block.body.steps for block in outcome.blocks if isinstance(block.body, CrewGraph)]
+        [start] = bodies_of(blocks, RoundStart)
+        assert start.takes == (1,)
+    steps = [graph.steps for graph in bodies_of(outcome.blocks, CrewGraph)]
     assert [step.status for step in steps[-1]] == ["completed"]
 
 

@@ -43,7 +43,7 @@ from loopline.timeline import Batch, Draft, Notice, ResultStatus, ToolCalled, To
 from tests.support import playground
 from tests.support.rows import each_row
 from tests.support.scripted_conversation import play_turn, talking
-from tests.support.workbench import shown
+from tests.support.workbench import bodies_of, shown
 
 Round = Sequence[tuple[str, ResultStatus]]
 """The calls of a round: what is asked for, and how it came out."""
@@ -297,8 +297,7 @@ async def test_in_a_turn_the_model_reads_what_the_nudges_say() -> None:
     look, fail = Call("play.look", text="x"), Call("play.fail", message="no")
     model = ScriptedModel([look, look, fail, "Seven.", "Eight."])
     result, blocks = await play_turn(model, "How many?", bundle=HOOKED)
-    bodies = [block.body for block in blocks]
-    notices = [body for body in bodies if isinstance(body, Notice)]
+    notices = bodies_of(blocks, Notice)
     assert [notice.code for notice in notices] == [CYCLE, FAILURE_REFLECTION, COMPLETION_CHECK]
     requests = [shown(request) for request in model.requests]
     told = [[notice.text in request for notice in notices] for request in requests]
@@ -309,7 +308,7 @@ async def test_in_a_turn_the_model_reads_what_the_nudges_say() -> None:
         [True, True, False],
         [True, True, True],
     ]
-    assert [draft.text for draft in bodies if isinstance(draft, Draft)] == ["Seven."]
+    assert [draft.text for draft in bodies_of(blocks, Draft)] == ["Seven."]
     assert result.answer == "Eight."
 
 

@@ -41,6 +41,7 @@ from loopline.react.runtime import Accept, Continue, End, Held, Repair, Table, U
 from loopline.tasks import run_together
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from tests.dialects.sample_conversation import begun
+from tests.support.playground import Fatal, fragile
 from tests.support.playground import bundle as playground
 from tests.support.round_starts import round_start
 from tests.support.rows import each_row
@@ -195,16 +196,14 @@ def refuse() -> str:
     raise ToolError(SURROGATE)
 
 
-TOOLS_SPECS = [{"module": __name__, "alias": "own"}]
+@tool(effect="read")
+def slowly(context: ToolContext) -> str:
+    """Say how far it has come, from its own thread."""
+    context.progress("half way")
+    return "there"
 
 
-class Own(BaseWorkflow):
-    async def process(self, payload: TurnPayload) -> TurnResult:
-        react = await self.build_react(tools_module=__name__)
-        return await react.run(payload)
-
-
-own = Bundle(id="own", workflow=Own)
+own = Bundle(id="own", tools=[speak, odd, refuse, slowly])
 
 
 async def test_a_tool_that_says_something_to_its_own_conversation_is_refused() -> None:
@@ -321,31 +320,14 @@ async def test_a_header_says_what_the_turn_was_begun_with() -> None:
     assert (header.bundle, header.model, header.protocol) == ("playground", "scripted", "native")
 
 
-@tool(effect="read")
-def slowly(context: ToolContext) -> str:
-    """Say how far it has come, from its own thread."""
-    context.progress("half way")
-    return "there"
-
-
 async def test_progress_of_a_tool_in_a_thread_is_heard() -> None:
     async with talking([Call("own.slowly"), "Done."], bundle=own) as talk:
         events = [event async for event in talk.stream("go")]
     assert [e.text for e in events if isinstance(e, Delta) and e.type == "progress"] == ["half way"]
 
 
-class Fatal(BaseException):
-    """What ends the process."""
-
-
-class Fragile(BaseWorkflow):
-    async def pre_run_hook(self, payload: TurnPayload) -> None:
-        if payload.text == "poison":
-            raise Fatal
-
-
 async def test_a_prompt_that_ends_every_process_which_begins_it_is_passed_over_in_the_end() -> None:
-    log, fragile = tl.MemoryLog(FakeClock()), Bundle(id="fragile", workflow=Fragile)
+    log = tl.MemoryLog(FakeClock())
 
     async def say(text: str) -> TurnResult:
         model = ScriptedModel(["Done."] * 3, strict=False)

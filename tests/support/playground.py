@@ -70,3 +70,16 @@ class Playground(BaseWorkflow):
 
 
 bundle = Bundle(id="playground", workflow=Playground)
+
+
+class Fatal(BaseException):
+    """What ends the process."""
+
+
+class Fragile(BaseWorkflow):
+    async def pre_run_hook(self, payload: TurnPayload) -> None:
+        if payload.text == "poison":
+            raise Fatal
+
+
+fragile = Bundle(id="fragile", workflow=Fragile)

@@ -181,12 +181,9 @@ async def test_a_graph_that_is_planned_again_shows_its_new_steps_and_never_the_o
         ]
     )
     _, blocks = await play_turn(model, "Begin", bundle=graphs())
-    found = [block.body for block in blocks]
-    again = [body for body in found if isinstance(body, tl.CrewGraph) and body.attempt == 2]
+    again = [body for body in bodies_of(blocks, tl.CrewGraph) if body.attempt == 2]
     assert {tuple(item.id for item in graph.steps) for graph in again} == {(), ("b", "c")}
-    plans = {
-        (body.snapshot.plan_id, body.snapshot.steps) for body in found if isinstance(body, tl.Plan)
-    }
+    plans = {(body.snapshot.plan_id, body.snapshot.steps) for body in bodies_of(blocks, tl.Plan)}
     assert plans == {
         ("plan:turn_1:c1", ("do a",)),
         ("plan:turn_1:c1.2", ("do b", "do c")),
@@ -268,8 +265,8 @@ async def test_what_the_user_says_meanwhile_is_analysed_and_costs_no_attempt() -
     async with talking(model, bundle=bundle) as talk:
         talks.append(talk)
         await talk.say("Begin", max_iterations=3)
-        found = [block.body for block in await talk.blocks()]
-    taken = [body.inputs for body in found if isinstance(body, tl.CrewGraph) and body.analysed]
+        blocks = await talk.blocks()
+    taken = [body.inputs for body in bodies_of(blocks, tl.CrewGraph) if body.analysed]
     assert len(taken) > 2
     assert all(len(inputs) == 1 for inputs in taken[:2])
     assert "also in German" in model.prompt_of("Plan how")
@@ -345,11 +342,11 @@ async def test_a_stop_begins_none_of_the_steps_that_wait() -> None:
         await begun.wait()
         await talk.stop()
         result = await turn
-        found = [block.body for block in await talk.blocks()]
+        blocks = await talk.blocks()
     assert result.exit_reason == "stopped"
-    ended = {body.conversation: body.reason for body in found if isinstance(body, tl.RunChild)}
+    ended = {body.conversation: body.reason for body in bodies_of(blocks, tl.RunChild)}
     assert ended == {"c~c1": "complete", "c~c1.4": "stopped"}
-    statuses = [body.steps for body in found if isinstance(body, tl.CrewGraph)][-1]
+    statuses = [body.steps for body in bodies_of(blocks, tl.CrewGraph)][-1]
     assert [item.status for item in statuses] == ["failed", "skipped", "skipped"]
 
 
@@ -367,13 +364,13 @@ async def test_a_step_that_takes_too_long_fails_and_others_do_not() -> None:
         await begun.wait()
         clock.advance(6)
         assert (await turn).answer == "Ok."
-        found = [block.body for block in await talk.blocks()]
-    last = [body.steps for body in found if isinstance(body, tl.CrewGraph)][-1]
+        blocks = await talk.blocks()
+    last = [body.steps for body in bodies_of(blocks, tl.CrewGraph)][-1]
     assert {item.id: item.status for item in last} == {
         "a": "failed",
         "b": "skipped",
         "c": "completed",
     }
-    reasons = {body.conversation: body.reason for body in found if isinstance(body, tl.RunChild)}
+    reasons = {body.conversation: body.reason for body in bodies_of(blocks, tl.RunChild)}
     assert reasons["c~c1.4"] == "deadline"
     assert "Suggested tool: desk.hang" in str(model.requests["Your step: do a"][0])
