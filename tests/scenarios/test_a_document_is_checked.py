@@ -265,11 +265,9 @@ STORED = [
 ]
 
 
-@pytest.mark.parametrize("to", ["memory", "sqlite"])
 async def test_what_nobody_here_knows_is_carried_through_byte_for_byte(
-    to: str, tmp_path: Path
+    log: tl.TimelineLog, tmp_path: Path
 ) -> None:
-    log: tl.TimelineLog = tl.MemoryLog()
     later = [
         tl.Entry(body=tl.Unknown(stored_type=kind, version=version, stored=stored), turn=1)
         for stored in STORED
@@ -281,11 +279,8 @@ async def test_what_nobody_here_knows_is_carried_through_byte_for_byte(
     async with Store.open(f"sqlite:///{tmp_path}/one.db", read_only=True) as store:
         written = dumps(await store.conversation("c").export())
     document = cast("JsonObject", json.loads(written))
-    if to == "sqlite":
-        log = await SqlLog.open(f"sqlite:///{tmp_path}/other.db")
     await log.restore(HERE, read_document(document))
     assert list(await log.read(HERE)) == list(blocks)
-    await log.close()
 
 
 async def test_an_import_that_is_cancelled_leaves_nothing(
@@ -424,12 +419,8 @@ async def test_an_export_is_the_document_that_its_ref_names() -> None:
     assert len(str(document["blocks"])) > len(blocks)
 
 
-@pytest.mark.parametrize("store", ["memory:", "sqlite"])
-async def test_a_fork_without_a_name_passes_over_those_that_were_forgotten(
-    store: str, tmp_path: Path
-) -> None:
-    url = store if store == "memory:" else f"sqlite:///{tmp_path}/talk.db"
-    async with Harness.open(bundle, store=url, model=ScriptedModel(["One."])) as harness:
+async def test_a_fork_without_a_name_passes_over_those_that_were_forgotten(store_url: str) -> None:
+    async with Harness.open(bundle, store=store_url, model=ScriptedModel(["One."])) as harness:
         talk = harness.conversation("c")
         await talk.say("first")
         await talk.fork(seq=2)
@@ -449,13 +440,11 @@ async def exported(tmp_path: Path) -> JsonObject:
         return await talk.export()
 
 
-@pytest.mark.parametrize("store", ["memory:", "sqlite"])
 async def test_what_is_exported_is_imported_block_by_block_and_goes_on(
-    store: str, tmp_path: Path
+    store_url: str, tmp_path: Path
 ) -> None:
-    url = store if store == "memory:" else f"sqlite:///{tmp_path}/talk.db"
     document = await exported(tmp_path)
-    async with Harness.open(bundle, store=url, model=ScriptedModel(["Gone on."])) as harness:
+    async with Harness.open(bundle, store=store_url, model=ScriptedModel(["Gone on."])) as harness:
         talk = await harness.load(document)
         *again, mark = rows(await talk.export())
         assert again == document["blocks"]
@@ -548,12 +537,10 @@ async def test_a_mark_in_the_document_confirms_nothing(tmp_path: Path) -> None:
             await talk.resume()
 
 
-@pytest.mark.parametrize("store", ["memory:", "sqlite"])
-async def test_a_fork_of_what_was_imported_is_inert_too(store: str, tmp_path: Path) -> None:
-    url = store if store == "memory:" else f"sqlite:///{tmp_path}/talk.db"
+async def test_a_fork_of_what_was_imported_is_inert_too(store_url: str, tmp_path: Path) -> None:
     ledger = tmp_path / "ledger"
     document = await approved(ledger)
-    async with Harness.open(guarded, store=url, model=ScriptedModel(["So."])) as harness:
+    async with Harness.open(guarded, store=store_url, model=ScriptedModel(["So."])) as harness:
         talk = await harness.load(document)
         for seq in (len(rows(document)), len(rows(document)) + 1):
             fork = await talk.fork(seq=seq)

@@ -306,11 +306,8 @@ async def test_a_steer_of_another_process_is_seen_although_the_store_was_busy_on
         turn = asyncio.ensure_future(talk.say("this way"))
         await desk.hanging.wait()
         await log.looked.wait()
-        other_harness = Harness.open(
-            workbench(), store=log, model=ScriptedModel([]), clock=FakeClock()
-        )
-        async with other_harness as elsewhere:
-            await elsewhere.conversation("c").steer("the other way")
+        async with at_work([], store=log) as elsewhere:
+            await elsewhere.steer("the other way")
         assert (await turn).answer == "The other way."
         (cut,) = await bodies(talk, tl.ToolResult)
     assert cut.status == "interrupted"

@@ -63,10 +63,10 @@ def desk(**fields: Any) -> Bundle:
     return Bundle(id="desk", tools=[pay, look, note], **fields)
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+@pytest.fixture
+def store(store_url: str) -> str:
     PAID.clear()
-    return "memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/desk.db"
+    return store_url
 
 
 @asynccontextmanager

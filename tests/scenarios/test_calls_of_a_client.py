@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,10 +70,10 @@ def desk(**fields: Any) -> Bundle:
     return Bundle(id="desk", tools=[find, show, peek, write], **fields)
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+@pytest.fixture
+def store(store_url: str) -> str:
     WROTE.clear()
-    return "memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/desk.db"
+    return store_url
 
 
 @asynccontextmanager

@@ -29,7 +29,6 @@ from loopline.conversations import Conversation, HandedOver, Receipt, Recovery
 from loopline.errors import WrongBundle
 from loopline.events import Delta
 from loopline.guards import ask_before
-from loopline.store import SqlLog
 from loopline.testing import Call, FakeClock, ScriptedModel
 from loopline.testing.clock import BEGINNING
 from loopline.testing.scripted import Entry as ScriptEntry
@@ -237,14 +236,8 @@ async def test_a_turn_of_another_bundle_is_not_touched() -> None:
     assert await carried_on(log) == [("c", "turn_1", "resumed")]
 
 
-@pytest.mark.parametrize("store", ["memory", "sqlite"])
-async def test_what_was_copied_out_of_a_cut_turn_is_not_taken_up(
-    store: str, tmp_path: Path
-) -> None:
+async def test_what_was_copied_out_of_a_cut_turn_is_not_taken_up(log: tl.TimelineLog) -> None:
     """A fork and an import had no runner of their own: nobody left them behind."""
-    log: tl.TimelineLog = tl.MemoryLog()
-    if store == "sqlite":
-        log = await SqlLog.open(f"sqlite:///{tmp_path}/talk.db")
     await cut(log, "c")
     key = tl.ConversationKey(name="c")
     blocks = await log.read(key)
@@ -254,7 +247,6 @@ async def test_what_was_copied_out_of_a_cut_turn_is_not_taken_up(
     outcomes = await carried_on(log)
     assert (names, outcomes) == (["c"], [("c", "turn_1", "resumed")])
     assert await log.unfinished() == []
-    await log.close()
 
 
 async def test_a_first_message_that_no_runner_took_is_answered_where_that_is_asked_for() -> None:
@@ -269,13 +261,9 @@ async def test_a_first_message_that_no_runner_took_is_answered_where_that_is_ask
     ]
 
 
-@pytest.mark.parametrize("store", ["memory", "sqlite"])
 async def test_a_fork_of_a_first_message_is_answered_only_if_its_user_has_said_more(
-    store: str, tmp_path: Path
+    log: tl.TimelineLog,
 ) -> None:
-    log: tl.TimelineLog = tl.MemoryLog(FakeClock())
-    if store == "sqlite":
-        log = await SqlLog.open(f"sqlite:///{tmp_path}/talk.db", clock=FakeClock())
     said, prompt = tl.ConversationKey(name="said"), tl.UserPrompt(text="go")
     await log.append(said, [tl.Entry(body=prompt, turn=tl.NEW_TURN)], seen=0)
     for name in ("still", "spoken"):
@@ -293,7 +281,6 @@ async def test_a_fork_of_a_first_message_is_answered_only_if_its_user_has_said_m
         ("spoken", "turn_1", "resumed"),
         ("spoken", "turn_2", "resumed"),
     ]
-    await log.close()
 
 
 async def test_at_most_so_many_run_at_once() -> None:
@@ -407,17 +394,6 @@ def tea(version: str, *, guarded: bool = False, changed: bool = False) -> Bundle
         workflow=workflow,
         tools=[changed_order() if changed else order],
     )
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-async def log(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> AsyncGenerator[tl.TimelineLog, None]:
-    if request.param == "memory":
-        yield tl.MemoryLog(FakeClock())
-        return
-    async with await SqlLog.open(f"sqlite:///{tmp_path}/store.db") as opened:
-        yield opened
 
 
 @asynccontextmanager

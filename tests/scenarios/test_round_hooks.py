@@ -40,7 +40,7 @@ from loopline.react.state import repetitions
 from loopline.testing import Call, FakeClock, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import Batch, Draft, Notice, ResultStatus, ToolCalled, ToolResult
-from tests.support import playground
+from tests.support.playground import Playground
 from tests.support.rows import each_row
 from tests.support.scripted_conversation import play_turn, talking
 from tests.support.workbench import bodies_of, shown
@@ -278,16 +278,12 @@ def test_a_turn_that_is_carried_on_hears_nothing_twice(
         assert round_hooks[kind](state(rounds[:number], notices=counts)) is None
 
 
-class Hooked(BaseWorkflow):
+class Hooked(Playground):
     round_hooks = (
         cycle_warning(after=2),
         failure_reflection(),
         completion_check("Is every number right?", after=1),
     )
-
-    async def process(self, payload: TurnPayload) -> TurnResult:
-        react = await self.build_react(tools_module=playground.__name__)
-        return await react.run(payload)
 
 
 HOOKED = Bundle(id="result", workflow=Hooked)

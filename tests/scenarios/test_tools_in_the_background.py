@@ -29,7 +29,6 @@ from loopline.clock import SystemClock
 from loopline.conversations import Conversation
 from loopline.files import OutputFile
 from loopline.models import Json, JsonObject
-from loopline.react import Allow, GuardedCall, Verdict
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry as ScriptEntry
 from loopline.tools import ToolFunction
@@ -37,6 +36,7 @@ from tests.support.crews import Scripts
 from tests.support.programs import bundle
 from tests.support.scripted_conversation import play_turn, talking
 from tests.support.warm_programs import warm_program
+from tests.support.workbench import Redacting
 
 CALLS: list[str] = []
 
@@ -152,28 +152,21 @@ async def test_a_function_that_fails_or_asks_has_a_result_that_says_so() -> None
 
 
 async def test_the_guards_change_the_result_of_a_call_in_the_background() -> None:
-    class Discreet:
-        async def before(self, call: GuardedCall) -> Verdict:
-            return Allow()
-
-        async def after(self, call: GuardedCall, text: str) -> str:
-            return text.replace("secret", "…")
-
     @tool(effect="read", background=True)
     async def look() -> str:
         """Look."""
         await asyncio.sleep(0.01)
-        return "a secret tea"
+        return "a s3cret tea"
 
     class Shop(BaseWorkflow):
-        guards = (Discreet(),)
+        guards = (Redacting(),)
 
     model = ScriptedModel([Call("shop.look"), "It runs.", "So."], strict=False)
     bundle = shop(look, workflow=Shop)
     async with talking(model, bundle=bundle, clock=SystemClock()) as talk:
         await talk.say("go")
         [result] = await with_result(talk)
-    assert "a … tea" in result.text
+    assert "a *** tea" in result.text
 
 
 async def test_a_call_in_the_background_is_listed_awaited_and_stopped() -> None:

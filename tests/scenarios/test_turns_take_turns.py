@@ -104,13 +104,9 @@ def exits(blocks: Sequence[tl.Block]) -> list[tuple[int, str]]:
     return [(block.turn, block.body.reason) for block in blocks if isinstance(block.body, tl.Exit)]
 
 
-@pytest.mark.parametrize("store", ["memory:", "sqlite"])
-async def test_turns_run_in_the_order_in_which_they_were_asked_for(
-    store: str, tmp_path: Path
-) -> None:
-    url = store if store == "memory:" else f"sqlite:///{tmp_path}/talk.db"
+async def test_turns_run_in_the_order_in_which_they_were_asked_for(store_url: str) -> None:
     script = ScriptedModel([Say(f"answer {n}") for n in range(1, 9)])
-    async with talking(script, store=url) as talk:
+    async with talking(script, store=store_url) as talk:
         results = await asyncio.gather(*(talk.say(f"question {n}") for n in range(1, 9)))
         blocks = await talk.blocks()
     assert {(r.turn_id, r.answer) for r in results} == {

@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from pathlib import Path
-from typing import Any, Literal, TypeVar, Unpack
+from typing import Any, Literal, Unpack
 
 import pytest
 from msgspec import structs
@@ -38,6 +37,7 @@ from loopline.testing.scripted import CapabilityChoices, Entry
 from tests.support.crashing_log import Crashed, CrashingLog
 from tests.support.rows import each_row
 from tests.support.scripted_conversation import talking
+from tests.support.workbench import bodies_of
 
 
 class Advice(BaseModel):
@@ -73,8 +73,6 @@ def decide(minutes: int) -> Output:
     return Output(answer={"kind": "green", "minutes": minutes})
 
 
-T = TypeVar("T")
-
 C1 = tl.ConversationKey(name="c1")
 
 GREEN = Advice(kind="green", minutes=3)
@@ -105,10 +103,6 @@ async def heard(harness: Harness, text: str, output_type: object) -> tuple[str, 
     return answer, events
 
 
-def bodies(blocks: Sequence[tl.Block], kind: type[T]) -> list[T]:
-    return [block.body for block in blocks if isinstance(block.body, kind)]
-
-
 async def advised(
     model: ScriptedModel, **limits: Unpack[Limits]
 ) -> tuple[TurnResult[Advice | None], list[tl.Block]]:
@@ -123,8 +117,10 @@ async def test_an_answer_is_a_value_whatever_the_way(way: str) -> None:
     model = ScriptedModel([Call("tea.steep", kind="green"), Say(TEXT)], **WAYS[way])
     result, blocks = await advised(model)
     assert (result.ok, result.output, result.answer) == (True, GREEN, TEXT)
-    assert {start.answer_by for start in bodies(blocks, tl.RoundStart)} == {way.partition(",")[0]}
-    assert bodies(blocks, tl.TurnHeader)[-1].output is not None
+    assert {start.answer_by for start in bodies_of(blocks, tl.RoundStart)} == {
+        way.partition(",")[0]
+    }
+    assert bodies_of(blocks, tl.TurnHeader)[-1].output is not None
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -137,18 +133,17 @@ async def test_an_answer_that_does_not_fit_is_written_anew(way: str) -> None:
     assert "three" in str(model.requests[1])
 
 
-@pytest.mark.parametrize("store", ["memory:", "sqlite:///{}/tea.db"])
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_number_that_is_written_as_a_text_is_stored_and_heard_as_a_number(
-    way: str, store: str, tmp_path: Path
+    way: str, store_url: str
 ) -> None:
     reply = '{"kind": "green", "minutes": "3"}'
     model = ScriptedModel([Say(reply)], **WAYS[way])
-    async with Harness.open(BUNDLE, store=store.format(tmp_path), model=model) as harness:
+    async with Harness.open(BUNDLE, store=store_url, model=model) as harness:
         answer, _ = await heard(harness, "Green?", Advice)
         talk = harness.conversation("c1")
-        assert (answer, bodies(await talk.blocks(), tl.Completion)[-1].text) == (TEXT, TEXT)
-        [stored] = [body for body in bodies(await talk.blocks(), tl.TurnHeader) if body.output]
+        assert (answer, bodies_of(await talk.blocks(), tl.Completion)[-1].text) == (TEXT, TEXT)
+        [stored] = [body for body in bodies_of(await talk.blocks(), tl.TurnHeader) if body.output]
     assert stored.output is not None
     assert OutputType.from_schema(stored.output).read(answer) == {"kind": "green", "minutes": 3}
 
@@ -180,7 +175,7 @@ async def test_a_turn_whose_answers_never_fit_ends_without_one(way: str) -> None
     result, blocks = await advised(model)
     assert (result.ok, result.output, result.exit_reason) == (False, None, "error")
     assert "The answer is no Advice: minutes: Input should be a valid integer" in result.error
-    assert ["three" in decision.raw for decision in bodies(blocks, tl.Decision)] == [True, True]
+    assert ["three" in decision.raw for decision in bodies_of(blocks, tl.Decision)] == [True, True]
 
 
 @pytest.mark.parametrize("way", ["schema", "tool", "words, tagged"])
@@ -189,7 +184,7 @@ async def test_words_about_an_answer_are_kept_and_are_none_of_it(way: str) -> No
     model = ScriptedModel([Raw(text)], **WAYS[way])
     result, blocks = await advised(model)
     assert (result.output, result.answer) == (GREEN, TEXT)
-    assert bodies(blocks, tl.Decision)[-1].discarded == text
+    assert bodies_of(blocks, tl.Decision)[-1].discarded == text
 
 
 @each_row(
@@ -223,14 +218,14 @@ async def test_a_call_of_the_answer_beside_others_comes_too_early() -> None:
     model = ScriptedModel([early, Say(TEXT)])
     result, blocks = await advised(model)
     assert result.output == GREEN
-    assert '"minutes":1' in bodies(blocks, tl.Decision)[0].discarded
+    assert '"minutes":1' in bodies_of(blocks, tl.Decision)[0].discarded
 
 
 async def test_a_tool_ends_the_turn_with_its_answer() -> None:
     reply = Say("", Call("tea.decide", minutes=3), Call("tea.steep", kind="green"))
     model = ScriptedModel([reply])
     result, blocks = await advised(model)
-    [answer] = bodies(blocks, tl.Completion)
+    [answer] = bodies_of(blocks, tl.Completion)
     assert (result.ok, result.output, result.rounds) == (True, GREEN, 1)
     assert answer.text == TEXT
 
@@ -252,7 +247,7 @@ async def test_an_answer_of_a_tool_stands_wherever_its_runner_dies_and_is_not_as
         log.left = None
         blocks = await log.read(C1)
         begun = any(block.type == "user.prompt" for block in blocks)
-        kept = any(result.answer for result in bodies(blocks, tl.ToolResult))
+        kept = any(result.answer for result in bodies_of(blocks, tl.ToolResult))
         later = ScriptedModel([Call("tea.decide", minutes=3)], strict=False)
         async with talking(later, bundle=BUNDLE, store=log, name="c1") as talk:
             if begun:
@@ -277,7 +272,7 @@ async def test_a_bundle_says_what_its_answers_are_and_a_turn_may_ask_for_another
     async with talking(model, bundle=bundle, name="c1") as talk:
         first = await talk.say("Green?")
         second = await talk.say("Minutes?", output_type=list[int])
-        starts = bodies(await talk.blocks(), tl.RoundStart)
+        starts = bodies_of(await talk.blocks(), tl.RoundStart)
     assert (first.output, second.output) == (GREEN, [3])
     assert starts[1].opened_by == "output"
 
@@ -292,7 +287,7 @@ async def test_a_type_without_a_json_form_is_refused_before_anything_is_said() -
 async def test_a_synthesized_answer_is_held_to_the_type_and_repaired() -> None:
     model = ScriptedModel([Say("Green, I think."), Raw(WRONG), Raw(TEXT)], **WAYS["schema"])
     result, blocks = await advised(model, answer_mode="synthesize")
-    starts = bodies(blocks, tl.RoundStart)
+    starts = bodies_of(blocks, tl.RoundStart)
     assert (result.ok, result.output, result.answer) == (True, GREEN, TEXT)
     assert [start.answer_by for start in starts] == ["", "schema", "schema"]
     assert "The answer is no Advice: minutes" in str(model.requests[2])
@@ -311,7 +306,7 @@ async def test_an_answer_that_was_forced_is_a_value_if_it_fits(
 ) -> None:
     model = ScriptedModel([Call("tea.steep", kind="green"), Raw(last)], **WAYS["schema"])
     result, blocks = await advised(model, max_iterations=1)
-    [answer] = bodies(blocks, tl.Completion)
+    [answer] = bodies_of(blocks, tl.Completion)
     assert (result.output, result.exit_reason, result.answer) == (output, "max_iterations", last)
     assert (answer.flag, bool(answer.schema_sha256)) == ("forced", output is not None)
 
@@ -328,7 +323,7 @@ async def test_an_answer_of_a_tool_waits_for_what_the_user_said_meanwhile() -> N
     bundle = Bundle(id="b", tools=[decide_late])
     async with talking(model, bundle=bundle, name="c1") as talk:
         result = await talk.say("Green?", output_type=Advice)
-        drafts = bodies(await talk.blocks(), tl.Draft)
+        drafts = bodies_of(await talk.blocks(), tl.Draft)
     assert (result.output, [draft.text for draft in drafts]) == (black, [TEXT])
 
 
@@ -421,7 +416,7 @@ async def test_a_fork_and_an_import_have_the_answer_as_it_was() -> None:
         other_loaded = await harness.load(await talk.export(), name="c2")
         fork = await other_loaded.fork(seq=len(await other_loaded.blocks()))
         result = await fork.say("Bye?")
-        answers = [answer.schema_sha256 for answer in bodies(await fork.blocks(), tl.Completion)]
+        answers = [answer.schema_sha256 for answer in bodies_of(await fork.blocks(), tl.Completion)]
     assert (result.answer, result.output) == ("Bye.", None)
     assert [bool(answer) for answer in answers] == [True, False]
 
@@ -436,7 +431,7 @@ async def test_a_citation_in_a_value_is_kept_and_is_heard_resolved() -> None:
     model = ScriptedModel([Call("b.find"), Say(text)], **WAYS["schema"])
     async with Harness.open(Bundle(id="b", tools=[find]), store="memory:", model=model) as harness:
         answer, _ = await heard(harness, "?", Meal)
-        [kept_answer] = bodies(await harness.conversation("c1").blocks(), tl.Completion)
+        [kept_answer] = bodies_of(await harness.conversation("c1").blocks(), tl.Completion)
     assert (answer, kept_answer.text) == (text.replace("[[S:1]]", "[1]"), text)
     assert kept_answer.sources_used == (1,)
 

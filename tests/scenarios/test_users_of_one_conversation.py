@@ -17,7 +17,6 @@ from loopline import timeline as tl
 from loopline.conversations import Conversation, Receipt, WhenBusy
 from loopline.errors import ConflictError
 from loopline.events import Delta
-from loopline.react import Allow, Ask, GuardedCall, Verdict
 from loopline.refs import parse
 from loopline.store import SqlLog
 from loopline.testing import Call, FakeClock, Raw, Say, ScriptedModel
@@ -30,6 +29,7 @@ from tests.support.pairs.senders import KEY
 from tests.support.scripted_conversation import talking
 from tests.support.workbench import (
     Desk,
+    Policy,
     at_work,
     bodies,
     heard,
@@ -683,37 +683,23 @@ async def test_a_tool_that_asks_the_user_pauses_the_turn() -> None:
     assert sorted(desk.began) == ["ask", "tea"]
 
 
-@pytest.mark.parametrize("store", ["memory", "file"])
 async def test_the_users_answer_is_the_result_and_nothing_runs_again(
-    store: str, tmp_path: Path
+    shared_store: str | tl.TimelineLog,
 ) -> None:
-    desk, clock = Desk(), FakeClock()
-    log: str | tl.TimelineLog = (
-        tl.MemoryLog(clock) if store == "memory" else f"sqlite:///{tmp_path}/c.db"
-    )
+    desk = Desk()
     script: list[Line] = [Say("", Call("w.ask"), Call("w.look", text="tea"))]
-    async with at_work(script, workbench(desk), store=log) as talk:
+    async with at_work(script, workbench(desk), store=shared_store) as talk:
         await talk.say("go")
         with pytest.raises(LooplineError, match="waits for c1"):
             await talk.resume()
     model = ScriptedModel(["The second."])
-    async with at_work(model, workbench(desk), store=log) as talk:
+    async with at_work(model, workbench(desk), store=shared_store) as talk:
         result = await talk.resume({"c1": "the second"})
     assert (result.answer, desk.began) == ("The second.", ["ask", "tea"])
     assert [item.text.partition("\n")[2] for item in results(model.requests[0])] == [
         "the second",
         "seen tea",
     ]
-
-
-class Asking:
-    """Asks about whatever is no read."""
-
-    async def before(self, call: GuardedCall) -> Verdict:
-        return Ask(f"May {call.tool} run?")
-
-    async def after(self, call: GuardedCall, text: str) -> str:
-        return text
 
 
 @pytest.mark.parametrize(
@@ -730,7 +716,7 @@ async def test_a_call_that_needs_leave_runs_only_with_it(
     value: models.Json, began: list[str], message: str
 ) -> None:
     desk, model = Desk(), ScriptedModel([Call("w.command", text="x"), "Done."])
-    async with at_work(model, workbench(desk, guards=[Asking()])) as talk:
+    async with at_work(model, workbench(desk, guards=[Policy(ask=["w.command"])])) as talk:
         result = await talk.say("go")
         assert ([pending_call.question for pending_call in result.pending], desk.began) == (
             ["May w.command run?"],
@@ -740,19 +726,11 @@ async def test_a_call_that_needs_leave_runs_only_with_it(
     assert (desk.began, message in results(model.requests[1])[0].text) == (began, True)
 
 
-class Cake:
-    """Has cake in place of whatever is asked for."""
-
-    async def before(self, call: GuardedCall) -> Verdict:
-        return Allow({**call.arguments, "text": "cake"})
-
-    async def after(self, call: GuardedCall, text: str) -> str:
-        return text
-
-
 async def test_what_a_guard_changed_stays_changed_once_there_is_leave() -> None:
     desk, model = Desk(), ScriptedModel([Call("w.command", text="tea"), "Done."])
-    async with at_work(model, workbench(desk, guards=[Cake(), Asking()])) as talk:
+    async with at_work(
+        model, workbench(desk, guards=[Policy(change="cake"), Policy(ask=["w.command"])])
+    ) as talk:
         await talk.say("go")
         await talk.resume({"c1": True})
     assert desk.began == ["cake"]

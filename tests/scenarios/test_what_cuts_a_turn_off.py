@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from loopline import Harness, TurnPayload, TurnResult
+from loopline import TurnPayload, TurnResult
 from loopline import timeline as tl
 from loopline.errors import LooplineError
 from loopline.events import Delta, Event
@@ -432,28 +432,21 @@ async def test_a_stop_says_when_there_is_nothing_to_end() -> None:
         assert await bodies(talk, tl.UserStop) == []
 
 
-@pytest.mark.parametrize("store", ["memory", "file"])
-async def test_a_stop_of_another_process_ends_the_turn(store: str, tmp_path: Path) -> None:
+async def test_a_stop_of_another_process_ends_the_turn(shared_store: str | tl.TimelineLog) -> None:
     desk = Desk()
-    log = tl.MemoryLog(FakeClock()) if store == "memory" else f"sqlite:///{tmp_path}/c.db"
-    async with at_work([Call("w.hang")], workbench(desk), store=log) as talk:
+    async with at_work([Call("w.hang")], workbench(desk), store=shared_store) as talk:
         turn = asyncio.ensure_future(talk.say("go"))
         await desk.hanging.wait()
-        other_harness = Harness.open(
-            workbench(), store=log, model=ScriptedModel([]), clock=FakeClock()
-        )
-        async with other_harness as elsewhere:
-            assert await elsewhere.conversation("c").stop()
+        async with at_work([], store=shared_store) as elsewhere:
+            assert await elsewhere.stop()
         assert (await turn).exit_reason == "stopped"
         assert [result.status for result in await bodies(talk, tl.ToolResult)] == ["stopped"]
 
 
-@pytest.mark.parametrize("store", ["memory", "file"])
-async def test_what_is_said_after_a_stop_is_answered(store: str, tmp_path: Path) -> None:
+async def test_what_is_said_after_a_stop_is_answered(shared_store: str | tl.TimelineLog) -> None:
     """Who waits for the stopped turn may say something before the stop itself returns."""
     desk = Desk()
-    log = tl.MemoryLog(FakeClock()) if store == "memory" else f"sqlite:///{tmp_path}/c.db"
-    async with at_work([Call("w.hang"), "Here."], workbench(desk), store=log) as talk:
+    async with at_work([Call("w.hang"), "Here."], workbench(desk), store=shared_store) as talk:
 
         async def stop() -> bool:
             await desk.hanging.wait()

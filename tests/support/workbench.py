@@ -24,7 +24,19 @@ from loopline.bundle import Setting
 from loopline.conversations import Conversation
 from loopline.events import Delta, Event
 from loopline.models import Capabilities, Message, Model, Prompt, Reply, TextDelta, ToolMessage
-from loopline.react import Guard, Limits, Middleware, Preset, PresetName, RoundHook
+from loopline.react import (
+    Allow,
+    Ask,
+    Deny,
+    Guard,
+    GuardedCall,
+    Limits,
+    Middleware,
+    Preset,
+    PresetName,
+    RoundHook,
+    Verdict,
+)
 from loopline.testing import FakeClock, ScriptedModel
 from loopline.testing.scripted import CapabilityChoices, Entry
 from loopline.timeline import Block, Body, Completion, RoundStart, TimelineLog
@@ -148,6 +160,38 @@ async def ask(context: ToolContext, question: str = "Which one?") -> str:
     """Ask the user."""
     desk_of(context).order.append("+ask")
     context.ask_user(question)
+
+
+@dataclass(slots=True)
+class Policy:
+    """A guard that denies or asks about what it is told to, and changes arguments and results."""
+
+    deny: Sequence[str] = ()
+    ask: Sequence[str] = ()
+    change: str = ""
+    mark: str = ""
+    seen: list[str] = field(default_factory=list[str])
+
+    async def before(self, call: GuardedCall) -> Verdict:
+        self.seen.append(f"{call.tool} {call.arguments.get('text', '')}")
+        if call.tool in self.deny or call.effect in self.deny:
+            return Deny(f"{call.tool} is not allowed here")
+        if call.tool in self.ask:
+            return Ask(f"May {call.tool} run?")
+        return Allow({**call.arguments, "text": self.change}) if self.change else Allow()
+
+    async def after(self, call: GuardedCall, text: str) -> str:
+        return f"{text}{self.mark}"
+
+
+class Redacting:
+    """Lets nobody read what is secret."""
+
+    async def before(self, call: GuardedCall) -> Verdict:
+        return Allow()
+
+    async def after(self, call: GuardedCall, text: str) -> str:
+        return text.replace("s3cret", "***")
 
 
 TOOLS_SPECS = [{"module": __name__, "alias": "w"}]

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -30,13 +30,15 @@ from loopline.testing import Call, FakeClock, Raw, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import ArtifactKept, Block, Effect, SourceAdded, ToolResult, ToolsSelected
 from tests.mcp.served import Served, plain
-from tests.support import playground
+from tests.support.playground import Playground
 from tests.support.rows import each_row
 from tests.support.scripted_conversation import play_turn
 from tests.support.workbench import (
     THIRTEEN,
     TWELVE,
     Desk,
+    Policy,
+    Redacting,
     at_work,
     begun,
     bodies,
@@ -63,28 +65,6 @@ async def told(
     async with at_work(model, workbench(desk, guards=guards)) as talk:
         assert (await talk.say("go", parallel_tools=most)).ok
     return [item.text.partition("\n")[2] for item in results(model.requests[1])]
-
-
-@dataclass(slots=True)
-class Policy:
-    """A guard that denies or asks about what it is told to, and changes arguments and results."""
-
-    deny: Sequence[str] = ()
-    ask: Sequence[str] = ()
-    change: str = ""
-    mark: str = ""
-    seen: list[str] = field(default_factory=list[str])
-
-    async def before(self, call: GuardedCall) -> Verdict:
-        self.seen.append(f"{call.tool} {call.arguments.get('text', '')}")
-        if call.tool in self.deny or call.effect in self.deny:
-            return Deny(f"{call.tool} is not allowed here")
-        if call.tool in self.ask:
-            return Ask(f"May {call.tool} run?")
-        return Allow({**call.arguments, "text": self.change}) if self.change else Allow()
-
-    async def after(self, call: GuardedCall, text: str) -> str:
-        return f"{text}{self.mark}"
 
 
 async def test_of_an_unknown_tool_the_model_reads_which_there_are() -> None:
@@ -630,7 +610,7 @@ async def test_what_a_broken_guard_raises_over_a_result_is_not_hidden() -> None:
         await Guards((Breaks(),)).after(call(), "secret")
 
 
-class Guarded(BaseWorkflow):
+class Guarded(Playground):
     guards = (
         Guards(
             (
@@ -640,10 +620,6 @@ class Guarded(BaseWorkflow):
             )
         ),
     )
-
-    async def process(self, payload: TurnPayload) -> TurnResult:
-        react = await self.build_react(tools_module=playground.__name__)
-        return await react.run(payload)
 
 
 GUARDED = Bundle(id="guarded", workflow=Guarded)
@@ -665,16 +641,6 @@ async def test_in_a_turn_the_model_reads_why_a_call_did_not_run(looks: list[Entr
     ]
     assert results[0].text.startswith("play.alone is not allowed here")
     assert "at most 1, 1 were made" in results[2].text
-
-
-class Redacting:
-    """Lets nobody read what is secret."""
-
-    async def before(self, call: GuardedCall) -> Verdict:
-        return Allow()
-
-    async def after(self, call: GuardedCall, text: str) -> str:
-        return text.replace("s3cret", "***")
 
 
 @pytest.mark.parametrize("way", ["w.fail", "w.crash"])
