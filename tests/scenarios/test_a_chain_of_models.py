@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 import pytest
 from pydantic import BaseModel
@@ -433,11 +433,6 @@ def sent(model: ScriptedModel) -> list[ModelSettings | None]:
     return [request.options.settings for request in model.requests]
 
 
-async def rounds(conversation: Conversation[Any]) -> list[tl.RoundStart]:
-    bodies = [block.body for block in await conversation.blocks()]
-    return [body for body in bodies if isinstance(body, tl.RoundStart)]
-
-
 class Layered(BaseWorkflow):
     settings = ModelSettings(temperature=0.1, seed=1, stop="a", top_p=0.1)
 
@@ -458,7 +453,7 @@ async def test_each_layer_overrides_those_before_it() -> None:
     }
     async with talking(model, bundle=bundle, properties=properties) as conversation:
         await conversation.say("Tea?", settings=ModelSettings(frequency_penalty=0.5))
-        [round_start] = await rounds(conversation)
+        [round_start] = await bodies(conversation, tl.RoundStart)
     expected = ModelSettings(
         timeout=9,  # of the model
         temperature=0.1,  # of the workflow class
@@ -539,7 +534,7 @@ async def test_a_setting_that_is_dropped_is_recorded_with_the_reason() -> None:
     settings = ModelSettings(temperature=0.2, seed=1, unsupported="drop")
     async with talking(model, bundle=Bundle(id="tea", settings=settings)) as conversation:
         await conversation.say("Tea?")
-        [round_start] = await rounds(conversation)
+        [round_start] = await bodies(conversation, tl.RoundStart)
     assert round_start.settings == {"seed": 1, "unsupported": "drop"}
     assert round_start.dropped_settings == {"temperature": "scripted does not support it"}
     assert sent(model) == [ModelSettings(seed=1, unsupported="drop")]
@@ -573,7 +568,7 @@ async def test_a_message_in_the_queue_keeps_its_settings() -> None:
             conversation.say("Three?"),
         )
         asked = [(body.text, restored(body)) for body in await bodies(conversation, tl.UserPrompt)]
-        answered = await rounds(conversation)
+        answered = await bodies(conversation, tl.RoundStart)
     assert sorted(asked) == [("One?", 0.1), ("Three?", None), ("Two?", 0.2)]
     temperatures = [restored(round_start) for round_start in answered]
     assert temperatures == [temperature for _, temperature in asked]
@@ -604,7 +599,7 @@ async def test_a_turn_that_was_cut_off_goes_on_with_the_settings_of_its_message(
     model = ScriptedModel(["Tea."])
     async with talking(model, bundle=bundle, store=memory) as talk:
         await talk.resume()
-        recorded = await rounds(talk)
+        recorded = await bodies(talk, tl.RoundStart)
     assert sent(model) == [SETTINGS]
     assert [item.settings for item in recorded] == [SETTINGS.recorded()] * len(recorded)
 

@@ -21,6 +21,7 @@ from loopline import (
     TurnResult,
     tool,
 )
+from loopline import timeline as tl
 from loopline.bundle import ChatCommunicator
 from loopline.conversations import Conversation
 from loopline.errors import StoreError
@@ -28,16 +29,6 @@ from loopline.events import AgentEvent, Delta, Event, replayed
 from loopline.models import Json, ToolCall
 from loopline.testing import Call, Fail, FakeClock, Raw, Refuse, Say, ScriptedModel
 from loopline.testing.scripted import Entry
-from loopline.timeline import (
-    Block,
-    ConversationKey,
-    CustomEvent,
-    Exit,
-    MemoryLog,
-)
-from loopline.timeline import (
-    Entry as LogEntry,
-)
 from loopline.tools import ToolFunction
 from loopline.tools.invocation import EVENT_BYTES
 from tests.dialects.decoded_stream import heard as told
@@ -99,14 +90,14 @@ async def test_a_durable_event_is_read_by_its_ref_exported_imported_and_forked()
             (kept,) = await of_type(other)
             assert (kept.ref, kept.body) == (
                 "ar:turn_1.event.custom.1",
-                CustomEvent(name="chart.done", data={"points": 1}, call_id="c1"),
+                tl.CustomEvent(name="chart.done", data={"points": 1}, call_id="c1"),
             )
         await talk.say("And now?")
     assert not any("chart.done" in str(request) for request in model.requests)
 
 
-async def of_type(talk: Conversation) -> list[Block]:
-    return [block for block in await talk.blocks() if isinstance(block.body, CustomEvent)]
+async def of_type(talk: Conversation) -> list[tl.Block]:
+    return list(await talk.blocks(types="event.custom"))
 
 
 class Narrator(BaseWorkflow):
@@ -229,8 +220,8 @@ async def test_after_its_end_a_call_emits_nothing(durable: bool) -> None:
         events = [event async for event in talk.stream("Leave.")]
     assert late == ["the event 'late' comes too late: the call c1 has ended"] * 2
     assert not any(isinstance(e, Delta) and e.type == "custom" for e in events)
-    assert isinstance(events[-1], Block)
-    assert isinstance(events[-1].body, Exit)
+    assert isinstance(events[-1], tl.Block)
+    assert isinstance(events[-1].body, tl.Exit)
 
 
 async def test_after_its_end_a_turn_has_no_events_of_its_workflow() -> None:
@@ -259,13 +250,13 @@ async def test_a_wrong_name_in_a_workflow_ends_the_turn() -> None:
             await talk.say("Hello.")
 
 
-class Full(MemoryLog):
+class Full(tl.MemoryLog):
     """A log that keeps no custom event."""
 
     async def append(
-        self, conversation: ConversationKey, entries: Sequence[LogEntry], **options: Any
-    ) -> Sequence[Block]:
-        if any(isinstance(entry.body, CustomEvent) for entry in entries):
+        self, conversation: tl.ConversationKey, entries: Sequence[tl.Entry], **options: Any
+    ) -> Sequence[tl.Block]:
+        if any(isinstance(entry.body, tl.CustomEvent) for entry in entries):
             raise StoreError("there is no room")
         return await super().append(conversation, entries, **options)
 
@@ -309,13 +300,13 @@ async def test_a_thread_that_outlives_its_call_emits_nothing_more() -> None:
     bundle = Bundle(id="w", tools=[hang])
     async with talking(model, bundle=bundle, clock=clock) as talk:
         async for event in talk.stream("Hang.", tool_timeout_seconds=5):
-            if isinstance(event, Block) and isinstance(event.body, CustomEvent):
+            if isinstance(event, tl.Block) and isinstance(event.body, tl.CustomEvent):
                 clock.advance(6)
         hanging.set()
         assert await asyncio.to_thread(over.wait, 20)
         recorded = [block.body for block in await of_type(talk)]
     assert outlived == ["the event 'second' comes too late: the call c1 has ended"]
-    assert recorded == [CustomEvent(name="first", call_id="c1")]
+    assert recorded == [tl.CustomEvent(name="first", call_id="c1")]
 
 
 @tool(effect="meta")
@@ -416,8 +407,8 @@ async def test_whatever_fails_the_last_event_is_the_end_of_the_turn(
     async with at_work(script) as talk:
         events: Sequence[Event] = await heard(talk, "go")
     last = events[-1]
-    assert isinstance(last, Block)
-    assert isinstance(last.body, Exit)
+    assert isinstance(last, tl.Block)
+    assert isinstance(last.body, tl.Exit)
     assert last.body.reason == reason
 
 

@@ -185,9 +185,7 @@ def names(replies: list[Reply]) -> list[list[str]]:
 
 async def test_a_question_takes_a_plan_searches_a_reading_and_an_answer() -> None:
     desk = Desk()
-
     await desk.say(QUESTION)
-
     rounds = names(desk.replies)
     assert rounds[0] == ["react.plan"]
     assert set(rounds[1]) == {"react.search_knowledge"}
@@ -197,7 +195,6 @@ async def test_a_question_takes_a_plan_searches_a_reading_and_an_answer() -> Non
 
 async def test_every_quoted_sentence_stands_word_for_word_in_the_source_it_names() -> None:
     answer = await Desk().say(QUESTION)
-
     texts: Mapping[int, str] = {
         number: plain(text) for number, (_, text) in enumerate(SPACE, start=1)
     }
@@ -208,16 +205,13 @@ async def test_every_quoted_sentence_stands_word_for_word_in_the_source_it_names
 
 async def test_the_sentence_that_answers_is_among_those_quoted() -> None:
     answer = await Desk().say(QUESTION)
-
     assert "because a *nested* value was changed" in answer
     assert "[[S:1]]" in answer
 
 
 async def test_the_steps_of_the_plan_are_acknowledged_as_they_are_done() -> None:
     desk = Desk()
-
     await desk.say(QUESTION)
-
     plan, search, read, answer = desk.replies
     assert plan.text == ""
     steps = plan.calls[0].arguments["steps"]
@@ -232,9 +226,7 @@ async def test_the_steps_of_the_plan_are_acknowledged_as_they_are_done() -> None
 
 async def test_a_question_that_the_space_does_not_answer_is_declined_without_a_source() -> None:
     desk = Desk()
-
     answer = await desk.say("How do I deploy the documentation to a Kubernetes cluster?")
-
     assert "[[S:" not in answer
     assert "no answer" in answer
     assert "Kubernetes" in answer
@@ -245,18 +237,14 @@ async def test_a_question_that_the_space_does_not_answer_is_declined_without_a_s
 async def test_a_question_that_the_space_scores_too_low_is_declined_whatever_words_match() -> None:
     desk = Desk()
     desk.doubts = f"; {NO_ANSWER} (score 0.20 of 1)"
-
     answer = await desk.say(QUESTION)
-
     assert quotes(answer) == []
     assert "no answer" in answer
 
 
 async def test_it_searches_in_other_words_before_it_declines() -> None:
     desk = Desk()
-
     await desk.say("How do I deploy the documentation to a Kubernetes cluster?")
-
     searches = [calls for calls in names(desk.replies) if "react.search_knowledge" in calls]
     assert len(searches) == 2
     queries = [call.arguments["query"] for reply in desk.replies for call in reply.calls[1:]]
@@ -265,9 +253,7 @@ async def test_it_searches_in_other_words_before_it_declines() -> None:
 
 async def test_an_empty_space_is_said_to_hold_nothing() -> None:
     desk = Desk(space=())
-
     answer = await desk.say("Why are sessions saved twice?")
-
     assert answer.startswith("✗ [1] nothing found")
     assert "[[S:" not in answer
 
@@ -275,9 +261,7 @@ async def test_an_empty_space_is_said_to_hold_nothing() -> None:
 async def test_a_question_that_points_back_is_understood_after_the_one_before_it() -> None:
     desk = Desk()
     await desk.say("What happens to the session file while a request writes to it?")
-
     answer = await desk.say("And how long does a reader wait for it?", turn=2)
-
     assert "at most five seconds" in answer
     first_search = next(reply for reply in desk.replies[5:] if reply.text.startswith("… [1]"))
     assert "session" in str(first_search.calls[0].arguments["query"])
@@ -287,9 +271,7 @@ async def test_each_turn_has_a_plan_and_searches_of_its_own() -> None:
     desk = Desk()
     await desk.say(QUESTION)
     before = len(desk.replies)
-
     await desk.say("Which command builds the documentation?", turn=2)
-
     assert names(desk.replies[before:])[0] == ["react.plan"]
     assert "make docs" in desk.replies[-1].text
 
@@ -299,9 +281,7 @@ async def test_what_is_added_while_it_works_is_searched_and_answered_too() -> No
     desk.messages.append(UserMessage(text=f"[ar:turn_1.user.prompt]\n{QUESTION}"))
     desk.act(await desk.reply())
     desk.act(await desk.reply())
-
     answer = await desk.say("Which command builds the documentation?", kind="followup")
-
     assert "nested* value" in answer
     assert "make docs" in answer
     assert names(desk.replies).count(["react.plan"]) == 1
@@ -312,9 +292,7 @@ async def test_it_answers_with_what_it_has_when_no_more_calls_are_allowed() -> N
     desk.messages.append(UserMessage(text=f"[ar:turn_1.user.prompt]\n{QUESTION}"))
     desk.act(await desk.reply())
     desk.act(await desk.reply())
-
     forced = await desk.reply(allow_calls=False)
-
     assert forced.calls == ()
     assert quotes(forced.text)
 
@@ -322,9 +300,7 @@ async def test_it_answers_with_what_it_has_when_no_more_calls_are_allowed() -> N
 async def test_it_says_so_when_it_must_answer_before_it_could_search() -> None:
     desk = Desk()
     desk.messages.append(UserMessage(text=f"[ar:turn_1.user.prompt]\n{QUESTION}"))
-
     forced = await desk.reply(allow_calls=False)
-
     assert forced.calls == ()
     assert "ran out before I could search" in forced.text
 
@@ -338,7 +314,6 @@ async def test_another_process_carries_on_where_the_messages_end() -> None:
         cut = Desk()
         cut.messages = whole_desk.messages[:end]
         cut.made = sum(isinstance(message, ToolMessage) for message in cut.messages)
-
         assert await cut.carry_on() == expected
 
 
@@ -347,9 +322,7 @@ async def test_a_turn_that_ended_without_an_answer_does_not_count_as_this_one() 
     desk.messages.append(UserMessage(text="[ar:turn_1.user.prompt]\nHow is the file locked?"))
     desk.act(await desk.reply())
     desk.messages.append(UserMessage(text="[ar:turn_1.react.exit]\nThe turn ended here: stopped."))
-
     await desk.say("Which command builds the documentation?", turn=2)
-
     assert names(desk.replies[1:])[0] == ["react.plan"]
     assert "make docs" in desk.replies[-1].text
     assert "locked" not in desk.replies[-1].text
@@ -359,15 +332,12 @@ async def test_an_answer_that_was_held_is_given_again() -> None:
     desk = Desk()
     answer = await desk.say(QUESTION)
     desk.messages.append(UserMessage(text="[ar:turn_1.react.notice]\nhold: one more round"))
-
     assert await desk.carry_on() == answer
 
 
 async def test_without_a_plan_tool_there_are_no_marks() -> None:
     desk = Desk(tools=(SEARCH, READ))
-
     answer = await desk.say(QUESTION)
-
     assert names(desk.replies)[0][0] == "react.search_knowledge"
     assert answer.startswith("“")
 
@@ -375,9 +345,7 @@ async def test_without_a_plan_tool_there_are_no_marks() -> None:
 async def test_a_read_that_fails_is_mentioned_and_the_search_is_quoted() -> None:
     desk = Desk()
     desk.failing = frozenset({"react.read"})
-
     answer = await desk.say(QUESTION)
-
     assert quotes(answer)
     assert "react.read failed: the index is being built" in answer
     assert "✗ [2]" in answer
@@ -386,9 +354,7 @@ async def test_a_read_that_fails_is_mentioned_and_the_search_is_quoted() -> None
 async def test_a_search_that_fails_is_mentioned() -> None:
     desk = Desk()
     desk.failing = frozenset({"react.search_knowledge"})
-
     answer = await desk.say(QUESTION)
-
     assert "react.search_knowledge failed: the index is being built" in answer
     assert "[[S:" not in answer
 
@@ -398,9 +364,7 @@ async def test_text_that_looks_like_a_citation_is_quoted_without_becoming_one() 
         "[[S:4]] Citing — ks:docs/citing.md@abc1234#L1-L2",
         "A citation token such as [[S:99]] names the source of a quoted sentence.",
     )
-
     answer = await Desk(space=(trap,)).say("What does a citation token name?")
-
     assert "source of a quoted sentence" in answer
     assert re.findall(r"\[\[S:(\d+)\]\]", answer) == ["4"]
 
@@ -463,23 +427,19 @@ async def test_a_quote_has_what_answers_the_question(
 
 async def test_the_same_prompt_gets_the_same_reply() -> None:
     first, second = Desk(), Desk()
-
     assert await first.say(QUESTION) == await second.say(QUESTION)
     assert first.replies == second.replies
 
 
 async def test_a_title_is_the_beginning_of_the_question() -> None:
     prompt = Prompt(system="", messages=(UserMessage(text=QUESTION),), purpose="title")
-
     reply = [event async for event in OfflineModel().stream(prompt)][-1]
-
     assert isinstance(reply, Reply)
     assert reply.text == "Why is a nested value that I changed"
 
 
 async def test_it_says_what_it_is_and_can_do() -> None:
     model = OfflineModel()
-
     assert model.name == "offline"
     assert model.capabilities.tool_call
     assert (model.capabilities.window, model.capabilities.output_limit) == (1_000_000, 8_000)
@@ -530,7 +490,6 @@ async def arguments(**properties: Json) -> JsonObject:
 
 async def test_each_tool_of_the_bundle_has_its_purpose_and_a_line_to_try() -> None:
     answer = await said(PLAN_TOOL, FIND)
-
     assert "`shop.find`: Find goods by name." in answer
     assert commands(answer) == [
         ["loopline", "tool", "shop", "shop.find", '{"name":"name","sort":"price"}']
@@ -552,14 +511,12 @@ async def test_a_bundle_name_with_a_space_is_quoted_for_the_shell() -> None:
 
 async def test_a_bundle_without_tools_is_said_to_have_none() -> None:
     answer = await said(PLAN_TOOL)
-
     assert "neither a knowledge space to read nor tools" in answer
     assert "not a language model" in answer
 
 
 async def test_an_apostrophe_in_an_argument_survives_the_shell() -> None:
     found = await arguments(name={"type": "string", "default": "Ann's tea"})
-
     assert found == {"name": "Ann's tea"}
 
 
@@ -575,7 +532,6 @@ async def test_arguments_follow_types_enums_defaults_and_examples() -> None:
         day={"type": "string", "format": "date"},
         note={"anyOf": [{"type": "string"}, {"type": "null"}]},
     )
-
     assert found == {
         "count": 1,
         "price": 2,
@@ -600,7 +556,6 @@ async def test_a_reference_inside_the_schema_is_followed() -> None:
             "$defs": {"One": {"type": "object", "properties": {"id": {"type": "integer"}}}},
         },
     )
-
     assert commands(await said(tool))[0][-1] == '{"one":{"id":1}}'
 
 
@@ -614,7 +569,6 @@ async def test_a_schema_that_holds_itself_comes_to_an_end() -> None:
             "required": ["node"],
         },
     )
-
     assert commands(await said(tool))[0][:4] == ["loopline", "tool", "shop", "a.b"]
 
 
@@ -667,9 +621,7 @@ def test_only_sources_that_were_given_are_cited(text: str) -> None:
     given_sids = {
         str(passage.sid) for passage in parse_passages(f"[[S:1]] A — ks:a@c#L1-L1\n{text}")
     }
-
     cited = set(re.findall(r"\[\[S:(\d+)\]\]", answer("Why is the cache a word?", "a.rst", text)))
-
     assert cited <= given_sids
 
 
@@ -697,7 +649,6 @@ wrapped. The second ends! ``a.b.C`` begins the third.
 A term
     Its definition. More of it.
 """
-
     assert split_sentences(text) == [
         "The first, e.g. this one, is wrapped.",
         "The second ends!",
@@ -721,7 +672,6 @@ code  meaning
 404   not found
 ====  =======
 """
-
     assert split_sentences(text) == [
         "name | default",
         "wait | 5 s",
@@ -740,7 +690,6 @@ def test_docstrings_and_comments_of_code_are_prose() -> None:
         1,
     )
 '''
-
     assert split_sentences(text, is_source=True) == [
         "Keeps values.",
         "They expire.",
@@ -753,7 +702,6 @@ def test_a_passage_that_begins_inside_a_docstring_is_read_as_one() -> None:
     """
     return value
 '''
-
     assert split_sentences(text, is_source=True) == ["and it expires after an hour."]
 
 
@@ -768,9 +716,7 @@ It has a version.
 [[S:12]] ks:src/cache.py@abc1234#L1-L4
 def key(): ...
 … cut: 900 characters; the whole is ks:src/cache.py@abc1234#L1-L4"""
-
     first, second = parse_passages(result)
-
     assert (first.sid, first.title, first.path) == (3, "Caching > Keys", "docs/a%20b.rst")
     assert first.ref == "ks:docs/a%20b.rst@abc1234#L10-L20"
     assert first.text.strip() == "A key is a string.\n\nIt has a version."

@@ -37,6 +37,7 @@ from loopline.testing.scripted import WINDOW, Entry
 from tests.support.crashing_log import Crashed, CrashingLog
 from tests.support.scenario_bundle import bundle, words
 from tests.support.scripted_conversation import talking
+from tests.support.small_windows import TOTAL, asked_for_summaries, small
 from tests.support.workbench import (
     at_work,
     bodies,
@@ -47,19 +48,7 @@ from tests.support.workbench import (
     workbench,
 )
 
-TOTAL = 5_000
-"""Tokens that a request may have, in the window that most stories have."""
 REF = "tc:turn_1.c1.result"
-
-
-def small(script: Sequence[Entry], summaries: Sequence[Entry] = ()) -> ScriptedModel:
-    return ScriptedModel(
-        script, aux={"summary": summaries}, window=TOTAL + 1_000, output_limit=1_000, strict=False
-    )
-
-
-def asked_for_summaries(model: ScriptedModel) -> list[Prompt]:
-    return [request for request in model.requests if request.purpose == "summary"]
 
 
 async def test_a_result_larger_than_the_whole_budget_is_shown_as_far_as_it_goes() -> None:

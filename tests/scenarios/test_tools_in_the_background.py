@@ -219,6 +219,16 @@ async def live(
         return results(await talk.blocks())
 
 
+async def next_result(bundle: Bundle[Any], log: tl.TimelineLog) -> tl.BackgroundResult:
+    """Play another turn in another process; return the result that comes with it or behind it."""
+    model = ScriptedModel(["And?", "So."], strict=False)
+    async with Harness.open(bundle, store=log, model=model) as harness:
+        talk = harness.conversation("c")
+        await talk.say("And?")
+        [result] = await with_result(talk)
+    return result
+
+
 async def test_a_read_that_was_cut_off_begins_again_with_the_next_turn() -> None:
     gate, log = Gate(), tl.MemoryLog()
     assert await live(brewing(gate), log, Call("shop.brew", name="sencha"), "It runs.") == []
@@ -257,11 +267,7 @@ async def test_an_effect_that_was_cut_off_asks_its_reconcile(known: str | None) 
         return await gate.wait(name)
 
     await live(shop(brew), log, Call("shop.brew", name="sencha"), "It runs.")
-    model = ScriptedModel(["And?", "So."], strict=False)
-    async with Harness.open(shop(brew), store=log, model=model) as harness:
-        talk = harness.conversation("c")
-        await talk.say("And?")
-        [result] = await with_result(talk)
+    result = await next_result(shop(brew), log)
     assert CALLS == ["sencha"]
     assert (known or "whether it took effect is unknown") in result.text
 
@@ -269,12 +275,7 @@ async def test_an_effect_that_was_cut_off_asks_its_reconcile(known: str | None) 
 async def test_a_read_that_was_cut_off_and_whose_tool_has_gone_is_reported() -> None:
     gate, log = Gate(), tl.MemoryLog()
     await live(brewing(gate), log, Call("shop.brew", name="sencha"), "It runs.")
-    model = ScriptedModel(["And?", "So."], strict=False)
-    async with Harness.open(shop(), store=log, model=model) as harness:
-        talk = harness.conversation("c")
-        await talk.say("And?")
-        [result] = await with_result(talk)
-    assert not result.ok
+    assert not (await next_result(shop(), log)).ok
 
 
 async def test_a_call_that_was_cut_off_can_be_stopped_before_the_next_turn() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -24,6 +23,7 @@ from loopline.testing.scripted import Entry as Scripted
 from tests.support.scenario import in_json
 from tests.support.scenario_bundle import bundle, words
 from tests.support.scripted_conversation import play_turn, talking
+from tests.support.small_windows import TOTAL, asked_for_summaries, small
 from tests.support.workbench import (
     at_work,
     bodies,
@@ -327,20 +327,6 @@ async def test_what_the_prompt_shows_in_part_is_printed_whole() -> None:
     assert len(read.text) > 900
 
 
-TOTAL = 5_000
-"""Tokens that a request may have in the small window."""
-
-
-def small(script: Sequence[Scripted], *summaries: Scripted) -> ScriptedModel:
-    return ScriptedModel(
-        script, aux={"summary": summaries}, window=TOTAL + 1_000, output_limit=1_000, strict=False
-    )
-
-
-def summaries(model: ScriptedModel) -> list[Prompt]:
-    return [request for request in model.requests if request.purpose == "summary"]
-
-
 def looks(number: int, size: int = 3_000) -> list[Scripted]:
     return [Call("w.big", size=size) for _ in range(number)]
 
@@ -367,7 +353,7 @@ async def test_another_process_folds_the_same_conversation(tmp_path: Path) -> No
 async def test_a_summary_is_asked_for_only_when_clearing_is_not_enough() -> None:
     light, heavy = (
         small([*looks(6), "Done."]),
-        small([*commands(9, 3_000), "Done."], *["Goal."] * 9),
+        small([*commands(9, 3_000), "Done."], ["Goal."] * 9),
     )
     for model in (light, heavy):
         async with at_work(model) as talk:
@@ -375,8 +361,8 @@ async def test_a_summary_is_asked_for_only_when_clearing_is_not_enough() -> None
             assert "compaction" in {start.opened_by for start in await bodies(talk, tl.RoundStart)}
             covers = [summary.covers for summary in await bodies(talk, tl.RangeSummary)]
             assert covers == sorted(set(covers))
-    assert (len(summaries(light)), len(summaries(heavy)) > 0) == (0, True)
-    assert "Goal." in shown(summaries(heavy)[1])
+    assert (len(asked_for_summaries(light)), len(asked_for_summaries(heavy)) > 0) == (0, True)
+    assert "Goal." in shown(asked_for_summaries(heavy)[1])
 
 
 @pytest.mark.parametrize("protocol", ["native", "json"])
@@ -402,7 +388,7 @@ async def test_what_was_looked_up_goes_before_what_was_done() -> None:
 
 @pytest.mark.parametrize("summary", ["Goal.", Say(" "), Fail("down")])
 async def test_the_question_and_the_newest_round_are_always_there(summary: Scripted) -> None:
-    model = small([*commands(12, 3_000), "Done."], *[summary] * 12)
+    model = small([*commands(12, 3_000), "Done."], [summary] * 12)
     async with at_work(model) as talk:
         assert (await talk.say("the very question")).answer == "Done."
     for number, request in enumerate(decisions(model)):
@@ -412,7 +398,7 @@ async def test_the_question_and_the_newest_round_are_always_there(summary: Scrip
 
 
 async def test_a_context_that_is_made_to_fit_has_no_result_without_its_call() -> None:
-    model = small([*looks(5), *commands(6), *looks(5), "Done."], *["Goal."] * 9)
+    model = small([*looks(5), *commands(6), *looks(5), "Done."], ["Goal."] * 9)
     async with at_work(model) as talk:
         assert (await talk.say("go", max_iterations=30)).ok
         starts = await bodies(talk, tl.RoundStart)
