@@ -18,7 +18,7 @@ from loopline.models import Capabilities, Prompt, ProtocolName, Reply, TextDelta
 from loopline.models.prompt import estimate
 from loopline.prompt import protocol
 from loopline.react import Limits
-from loopline.react.replies import CitationFilter
+from loopline.react.replies import ChannelTexts, ReplyFormat, ReplyStream
 from loopline.testing import Call, Fail, Raw, Refuse, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from tests.support.playground import bundle
@@ -429,14 +429,20 @@ def pool(newest: int) -> tl.SourcePool:
     return source_pool
 
 
-def listened(*events: Event) -> list[Event]:
-    """What is heard of these events of a reply."""
-    reported_events = list[Event]()
-    listen = CitationFilter(reported_events.append, pool(3))
-    for event in events:
-        listen(event)
-    listen.close()
-    return reported_events
+def stream_to(events: list[Event]) -> ReplyStream:
+    return ReplyStream(
+        ChannelTexts(events.append), ReplyFormat(protocol=protocol("native"), pool=pool(3))
+    )
+
+
+def listened(*pieces: str | TextDelta) -> list[Event]:
+    """What is heard of these pieces of a reply; a text is one of the answer."""
+    events = list[Event]()
+    stream = stream_to(events)
+    for piece in pieces:
+        stream(TextDelta(text=piece) if isinstance(piece, str) else piece)
+    stream.close()
+    return events
 
 
 def answer(text: str, attempt: int = 1) -> Delta:
@@ -444,20 +450,24 @@ def answer(text: str, attempt: int = 1) -> Delta:
 
 
 def test_only_the_answer_is_resolved() -> None:
-    notes = Delta(type="delta", channel="notes", text="[[S:1]]")
-    progress = Delta(type="progress", channel="tool", text="[[S:1]]")
-    text = listened(answer("[[S"), notes, progress, answer(":3]]"))
-    assert text == [notes, progress, answer("[1]")]
+    thinking = TextDelta(channel="thinking", text="[[S:1]]")
+    heard = Delta(type="delta", channel="thinking", text="[[S:1]]")
+    assert listened("[[S", thinking, ":3]]") == [heard, answer("[1]")]
 
 
-def test_a_reset_drops_what_was_held_back_and_the_numbers_begin_again() -> None:
-    reset = Delta(type="reset", channel="answer")
-    text = listened(answer("[[S:3]] [[S:"), reset, answer("[[S:2]]", attempt=2))
-    assert text == [answer("[1] "), reset, answer("[1]", attempt=2)]
+async def test_a_reset_drops_what_was_held_back_and_the_numbers_begin_again() -> None:
+    events = list[Event]()
+    stream = stream_to(events)
+    stream(TextDelta(text="[[S:3]] [[S:"))
+    await stream.open(2)
+    stream(TextDelta(text="[[S:2]]"))
+    stream.close()
+    reset = Delta(type="reset", channel="answer", attempt=2)
+    assert events == [answer("[1] "), reset, answer("[1]", attempt=2)]
 
 
 def test_nothing_is_told_of_a_piece_that_is_held_back_whole() -> None:
-    assert listened(answer("[[S:"), answer("")) == [answer("[[S:")]
+    assert listened("[[S:", "") == [answer("[[S:")]
 
 
 @given(
@@ -468,8 +478,8 @@ def test_the_pieces_say_what_the_whole_does(atoms: list[str], cuts: list[int]) -
     text = "".join(atoms)
     ends = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
     whole = tl.citations.resolve(text, tl.citations.Marks({1, 2, 3}), newest=3)
-    reported_text = listened(*(answer(text[start:end]) for start, end in pairwise(ends)))
-    assert "".join(pieces_of(reported_text)) == whole
+    reported_text = listened(*(text[start:end] for start, end in pairwise(ends)))
+    assert "".join(pieces_of(reported_text)).strip() == whole.strip()
 
 
 class Unending(InPieces):

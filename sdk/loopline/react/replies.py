@@ -295,45 +295,6 @@ def cut_off_text(turn: tl.Turn) -> str:
     return "".join(texts)
 
 
-class CitationFilter:
-    """Resolves the citations of the answer channel before a subscriber receives its text.
-
-    A citation becomes `[1]`, `[2]`, …, in the order of first mention as in `TurnResult.sources`, or `[?]` if its source is
-    unknown. Other channels are passed on unchanged. Use one filter for each reply; `close` sends the rest of the text.
-    """
-
-    def __init__(self, listen: EventSink, pool: tl.SourcePool) -> None:
-        self._listen = listen
-        self._pool = pool
-        self._attempt = 1
-        self._resolver: tl.citations.Resolver | None = None
-
-    def __call__(self, event: Event) -> None:
-        """Pass an event on; the end of a text that may be part of a citation is held back."""
-        match event:
-            case Delta(type="delta", channel="answer", text=text, attempt=attempt):
-                self._attempt = attempt
-                if self._resolver is None:
-                    marks = tl.citations.Marks(self._pool.sources)
-                    self._resolver = tl.citations.Resolver(marks, newest=self._pool.newest)
-                self._emit(self._resolver.feed(text))
-            case Delta(type="reset", channel="answer"):
-                self._resolver = None
-                self._listen(event)
-            case Delta() | tl.Block():
-                self._listen(event)
-
-    def close(self) -> None:
-        """Send the text that is held back, because the reply is complete."""
-        if self._resolver is not None:
-            self._emit(self._resolver.close())
-            self._resolver = None
-
-    def _emit(self, text: str) -> None:
-        if text:
-            self._listen(Delta(type="delta", channel="answer", text=text, attempt=self._attempt))
-
-
 class ChannelTexts:
     """The texts that subscribers have received on each channel and that are not recorded yet.
 
@@ -440,11 +401,15 @@ class _StreamFilters(Struct, frozen=True, kw_only=True):
     splitter: prompt.Splitter
     marks: MarkFilter
     value: JsonText | None
-    citations: CitationFilter
+    citations: tl.citations.Resolver
 
 
 class ReplyStream:
-    """Streams a reply to subscribers while it is written: open each attempt, and close the last one."""
+    """Streams a reply to subscribers while it is written: open each attempt, and close the last one.
+
+    A citation in the answer becomes `[1]`, `[2]`, …, in the order of first mention as in `TurnResult.sources`, or `[?]` if
+    its source is unknown. The end of a text that may be part of a citation is held back.
+    """
 
     def __init__(self, texts: ChannelTexts, reading: ReplyFormat) -> None:
         self._texts = texts
@@ -494,15 +459,16 @@ class ReplyStream:
             return
         self._feed(filters, filters.splitter.close())
         self._emit_all(filters, filters.marks.close())
-        filters.citations.close()
+        self._send("answer", filters.citations.close())
 
     def _new_filters(self) -> _StreamFilters:
         reading = self._reading
+        marks = tl.citations.Marks(reading.pool.sources)
         return _StreamFilters(
             splitter=reading.protocol.splitter(),
             marks=MarkFilter(reading.steps),
             value=reading.answer.splitter() if reading.answer else None,
-            citations=CitationFilter(lambda event: self._target(event), reading.pool),
+            citations=tl.citations.Resolver(marks, newest=reading.pool.newest),
         )
 
     def _feed(self, filters: _StreamFilters, pieces: Iterable[prompt.Piece]) -> None:
@@ -524,8 +490,12 @@ class ReplyStream:
         name = "draft" if channel == "answer" and self._reading.is_draft else channel
         if name == "answer":
             self._written.append(text)
+            text = filters.citations.feed(text)
+        self._send(name, text)
+
+    def _send(self, channel: str, text: str) -> None:
         if text:
-            filters.citations(Delta(type="delta", channel=name, text=text, attempt=self._attempt))
+            self._target(Delta(type="delta", channel=channel, text=text, attempt=self._attempt))
 
 
 class MarkFilter:
