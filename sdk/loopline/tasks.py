@@ -22,6 +22,13 @@ async def finish(outcome: asyncio.Future[T]) -> T:
         raise
 
 
+async def cancel_all(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel the tasks, and wait until all of them have ended; their results and errors are ignored."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 async def run_together(tasks: Sequence[asyncio.Task[None]]) -> None:
     """Wait until all tasks are done, or one fails; raise its error. A cancellation cancels all tasks.
 

@@ -27,6 +27,7 @@ from loopline.conversations import Recovery
 from loopline.errors import LooplineError, StoreError
 from loopline.models import Json, ModelRegistry
 from loopline.react import hide_details
+from loopline.tasks import cancel_all
 from loopline.timeline import ConversationKey, TimelineLog, iso_time
 
 if TYPE_CHECKING:
@@ -248,9 +249,7 @@ async def worker_processes(
     try:
         yield
     finally:
-        for keeper in keepers:
-            keeper.cancel()
-        await asyncio.gather(*keepers, return_exceptions=True)
+        await cancel_all(*keepers)
 
 
 async def _keep_running(

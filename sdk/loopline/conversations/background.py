@@ -20,7 +20,7 @@ from loopline.errors import LooplineError, StoreError, ToolError
 from loopline.files import WorkspaceLimits, file_bodies, sort_changes
 from loopline.models import JsonObject, well_formed
 from loopline.react import render_result
-from loopline.tasks import wait_until_done
+from loopline.tasks import cancel_all, wait_until_done
 from loopline.tools import BackgroundCall, Outcome, Work
 
 MOST_AT_ONCE = 16
@@ -283,9 +283,7 @@ class BackgroundCalls:
         if self._watch is not None:
             self._watch.cancel()
         tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(*tasks)
 
     async def _run(self, call: BackgroundCall, work: Work) -> None:
         key = call.conversation, call.call_id

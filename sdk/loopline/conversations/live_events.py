@@ -20,6 +20,7 @@ from loopline import timeline as tl
 from loopline.conversations import live_messages as messages
 from loopline.errors import StoreError
 from loopline.events import Delta, Event, EventSink, event_size
+from loopline.tasks import cancel_all
 
 FLUSH_SECONDS = 0.025
 """The least time between two transmissions of a process. What is published meanwhile is sent together."""
@@ -214,9 +215,7 @@ class LiveEvents:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_all(*self._tasks)
         with suppress(StoreError, TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
                 if self.is_connected:

@@ -18,6 +18,7 @@ from loopline.clock import Clock
 from loopline.errors import StoreError
 from loopline.models import one_line
 from loopline.redaction.redaction import Redactor, redact_json, redact_text
+from loopline.tasks import cancel_all
 
 logger: logging.Logger = logging.getLogger("loopline")
 _running: ContextVar[tl.Recorder | None] = ContextVar("_running", default=None)
@@ -350,8 +351,7 @@ class BusyNotice:
         self._alarm.cancel()
         telling, self._telling = self._telling, None
         if telling is not None:
-            telling.cancel()
-            await asyncio.gather(telling, return_exceptions=True)
+            await cancel_all(telling)
 
     def _begin(self) -> None:
         self._telling = asyncio.create_task(self._tell())

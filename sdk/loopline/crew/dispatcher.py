@@ -13,6 +13,7 @@ from loopline.crew.handoff import Handoff, parse_handoff
 from loopline.errors import ToolError
 from loopline.events import AgentEvent, AgentEventType, go_duration
 from loopline.models import Json
+from loopline.tasks import cancel_all
 from loopline.timeline import ReflectionDue, Source, TurnResult
 from loopline.tools import AskUser
 
@@ -88,9 +89,7 @@ async def run_all(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     try:
         await asyncio.gather(*running, return_exceptions=True)
     finally:
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await cancel_all(*running)
     return [task.result() for task in running]
 
 

@@ -33,6 +33,7 @@ from loopline.models import (
     one_line,
     well_formed,
 )
+from loopline.tasks import cancel_all
 
 logger: logging.Logger = logging.getLogger("loopline")
 
@@ -236,10 +237,7 @@ class LessonWriter:
 
     async def close(self) -> None:
         """Stop writing; lessons that are not written stay requested."""
-        tasks = [*self._following, *self._working.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(*self._following, *self._working.values())
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)

@@ -17,6 +17,7 @@ from loopline.events.dialects.encoder import Dialect, Record
 from loopline.events.dialects.encoder import position as position
 from loopline.events.events import Event
 from loopline.models import dump_well_formed, well_formed
+from loopline.tasks import cancel_all
 
 KEEP_ALIVE = b":\n\n"
 """A comment, which clients ignore: it keeps proxies from closing an idle connection."""
@@ -129,8 +130,7 @@ async def _with_comments(
             yield piece
     finally:
         if waiting is not None:
-            waiting.cancel()
-            await asyncio.gather(waiting, return_exceptions=True)
+            await cancel_all(waiting)
 
 
 async def _is_done_within(

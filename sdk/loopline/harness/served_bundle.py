@@ -30,7 +30,7 @@ from loopline.models import Json, JsonObject
 from loopline.react import Limits
 from loopline.refs import ConversationRef, KnowledgeRef, parse
 from loopline.skills import Skill
-from loopline.tasks import finish
+from loopline.tasks import cancel_all, finish
 from loopline.tools import Tool
 
 DRAIN_SECONDS = 1.0
@@ -91,8 +91,7 @@ class ServedTurn:
         finally:
             asking.cancel()
             if self._running.done():
-                self._listening.cancel()
-                await asyncio.gather(self._listening, return_exceptions=True)
+                await cancel_all(self._listening)
 
     async def _listen(self) -> None:
         async for event in self._talk.listen():

@@ -21,6 +21,7 @@ from loopline.errors import ConflictError, LooplineError, StoreError
 from loopline.harness.harness import Harness, OpenOptions
 from loopline.harness.model_choice import ModelChoice
 from loopline.harness.read_only_store import StorePlace, import_postgres, parse_store_url
+from loopline.tasks import cancel_all
 
 UNBEGUN = timedelta(days=1)
 """How old a first message may be that was stored by a process that died before it had marked its conversation."""
@@ -194,9 +195,7 @@ class Worker:
                 self._changed.clear()
                 await self._changed.wait()
         finally:
-            for task in looking:
-                task.cancel()
-            await asyncio.gather(*looking, return_exceptions=True)
+            await cancel_all(*looking)
 
     def stop(self) -> None:
         """Start no further turn."""

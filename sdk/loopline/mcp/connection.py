@@ -34,7 +34,7 @@ from loopline.models import Json, JsonObject, dumps, one_line
 from loopline.models.bounded_schema import UnusableSchema, check_schema
 from loopline.models.json_schema import SchemaMismatch, convert_scalars, validator_of_checked
 from loopline.models.safe_text import MIN_SECRET_CHARACTERS
-from loopline.tasks import wait_until_done
+from loopline.tasks import cancel_all, wait_until_done
 from loopline.tools import AskPerson, McpFile, McpResult
 
 QUESTION_CHARACTERS = 2_000
@@ -522,9 +522,7 @@ async def _run_tasks(
     try:
         yield tasks
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(*tasks)
 
 
 def _is_closed(error: MCPError) -> bool:

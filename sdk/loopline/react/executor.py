@@ -37,7 +37,7 @@ from loopline.react.replies import answer_text
 from loopline.react.result_text import render_result, truncate_outcome
 from loopline.react.tool_runtime import Children, ToolRuntime
 from loopline.refs import parse
-from loopline.tasks import compute, run_together
+from loopline.tasks import cancel_all, compute, run_together
 
 logger: logging.Logger = logging.getLogger("loopline")
 
@@ -308,9 +308,7 @@ class ToolExecutor:
             await asyncio.sleep(0)
             await run_together(tasks)
         except BaseException:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_all(*tasks)
             raise
         finally:
             self._running.clear()

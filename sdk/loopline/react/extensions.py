@@ -8,10 +8,9 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from msgspec import Struct
-from typing_extensions import TypeIs
 
 from loopline.clock import Alarm, Clock
 from loopline.errors import LooplineError, StoreError
@@ -396,13 +395,9 @@ class _ObservedRun:
 
 
 def _check_result(middleware: Middleware, result: object) -> TurnResult[Any]:
-    if not _is_result(result):
-        raise TypeError(f"{middleware!r} must return a TurnResult, not {result!r}")
-    return result
-
-
-def _is_result(value: object) -> TypeIs[TurnResult[Any]]:
-    return isinstance(value, TurnResult)
+    if isinstance(result, TurnResult):
+        return cast("TurnResult[Any]", result)
+    raise TypeError(f"{middleware!r} must return a TurnResult, not {result!r}")
 
 
 CYCLE = "cycle_warning"

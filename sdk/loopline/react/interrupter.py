@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from loopline.clock import Alarm, Clock
 from loopline.errors import StoreBusy
+from loopline.tasks import cancel_all
 from loopline.timeline import Recorder
 
 T = TypeVar("T")
@@ -87,8 +88,7 @@ class Interrupter:
             if timer is not None:
                 timer.cancel()
         if self._reading is not None:
-            self._reading.cancel()
-            await asyncio.gather(self._reading, return_exceptions=True)
+            await cancel_all(self._reading)
 
     async def run(self, begin: Callable[[], Awaitable[T]], *, steerable: bool = True) -> T:
         """Run a step and return its outcome; a steer interrupts it only if it is `steerable`.

@@ -19,6 +19,7 @@ from loopline.react.extensions import Ask, Deny
 from loopline.react.guards import CallChecker, CheckedCall
 from loopline.react.result_text import RenderedResult, render_result, truncate_outcome
 from loopline.react.tool_runtime import Children, Outbox, ToolRuntime
+from loopline.tasks import cancel_all
 from loopline.tools import ApprovalRequired, AskUser, Outcome, ProxiedAnswer, ToolSet
 
 logger: logging.Logger = logging.getLogger("loopline")
@@ -118,12 +119,7 @@ class ProxiedCalls:
     async def close(self) -> None:
         """Begin no further call, and cancel the running calls; their results are recorded before this returns."""
         self._closed = True
-        if not self._running:
-            return
-        tasks = [entry.task for entry in self._running if entry.task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(*(entry.task for entry in self._running if entry.task is not None))
 
     async def _run_in_order(
         self, entry: _ProxiedTask, before: Sequence[asyncio.Event], approval_seconds: float

@@ -42,7 +42,7 @@ from loopline.react.answers import (
     render_fallback,
     thinking_bodies,
 )
-from loopline.react.interrupter import InterruptCause, Interrupted, Interrupter
+from loopline.react.interrupter import Interrupted, Interrupter
 from loopline.react.loop_options import LoopOptions
 from loopline.react.model_requests import (
     MeteredModel,
@@ -83,7 +83,7 @@ class StructuredRun:
         end = find_end(recorder.turn, recorder.answers)
         if end is None:
             interrupter = Interrupter(recorder, self.clock)
-            async with interrupter.watch(self.options.deadline_seconds, _ignore_cause):
+            async with interrupter.watch(self.options.deadline_seconds, lambda _: None):
                 end = await self._ask(payload.text, interrupter)
         recorder.round = 0
         return result(recorder.timeline, recorder.number, end.reason, end.error)
@@ -157,7 +157,7 @@ class _Rounds:
         if self._failure is not None:
             raise self._failure
         await self._begin(prompt)
-        request = partial(request_reply, self._metered, prompt, _ignore_piece, self._retries)
+        request = partial(request_reply, self._metered, prompt, lambda _: None, self._retries)
         try:
             self._reply = await self._interrupter.run(request, steerable=False)
         except Interrupted:
@@ -281,11 +281,3 @@ class _Rounds:
 
 def _digest(text: str) -> str:
     return sha256(text.encode()).hexdigest()
-
-
-def _ignore_cause(cause: InterruptCause) -> None:
-    del cause
-
-
-def _ignore_piece(piece: TextDelta) -> None:
-    del piece

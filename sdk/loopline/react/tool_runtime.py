@@ -26,7 +26,7 @@ from loopline.react.model_requests import Quota
 from loopline.react.state import ReactStateV2
 from loopline.reader import Reader
 from loopline.refs import BlockRef, ConversationRef, parse
-from loopline.tasks import compute, finish
+from loopline.tasks import cancel_all, compute, finish
 from loopline.tools import AskUser, Background, ChildTask, Emission, ToolContext
 
 T = TypeVar("T")
@@ -312,10 +312,8 @@ class Children:
             raise
         finally:
             # The outbox is closed last, because child runs send events until they have ended.
-            for task in self._tasks:
-                task.cancel()
             if self._tasks:
-                await asyncio.gather(*self._tasks, return_exceptions=True)
+                await cancel_all(*self._tasks)
             await self.outbox.close()
         if self._questions and self._first_question is not None:
             raise self._first_question

@@ -18,6 +18,7 @@ from typing import Any, NoReturn, Self, cast
 from loopline.errors import LooplineError
 from loopline.models import Json, JsonObject
 from loopline.sandbox.execution import Execution, ServedCall, Session, StopProgram
+from loopline.tasks import cancel_all
 from loopline.timeline.codec import nesting_depth
 
 LONGEST_NAME = 200
@@ -201,9 +202,7 @@ class CallServer:
         traceback: TracebackType | None,
     ) -> None:
         self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_all(*self._tasks)
         if not self.stopped.done():
             self.stopped.cancel()
 

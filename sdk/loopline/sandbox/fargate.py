@@ -43,7 +43,7 @@ from loopline.sandbox.run_folder import (
 from loopline.sandbox.seccomp_filter import FilterUnavailable, filter_program, seccomp_feature
 from loopline.sandbox.supervisor import frames
 from loopline.sandbox.supervisor.folders import remove_tree
-from loopline.tasks import finish
+from loopline.tasks import cancel_all, finish
 
 _EXCLUDED = frozenset({".git", "__pycache__", ".pytest_cache", "logs", "executed_programs"})
 
@@ -432,9 +432,7 @@ class FargateTask:
         except AwsError as error:
             return Failure("sandbox", "supervisor_lost", str(error))
         finally:
-            receiving.cancel()
-            stopping.cancel()
-            await asyncio.gather(receiving, stopping, return_exceptions=True)
+            await cancel_all(receiving, stopping)
             self.stdout.feed_eof()
             self.stderr.feed_eof()
 
@@ -511,9 +509,7 @@ class FargateTask:
         try:
             await asyncio.wait(steps, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for step in steps:
-                step.cancel()
-            await asyncio.gather(*steps, return_exceptions=True)
+            await cancel_all(*steps)
 
     async def _relay_answers(self, reader: asyncio.StreamReader) -> None:
         """Send the bytes of the call server to the task."""
@@ -535,8 +531,7 @@ class FargateTask:
                 self._call_writer.close()
             try:
                 if self._answering is not None:
-                    self._answering.cancel()
-                    await asyncio.gather(self._answering, return_exceptions=True)
+                    await cancel_all(self._answering)
             finally:
                 await self._discard()
         return ProgramCost()

@@ -44,6 +44,7 @@ from loopline.server.quotas import QuotaGate
 from loopline.server.read_timelines import ReadTimelines
 from loopline.server.settings import SECONDS_BETWEEN, ServerSettings
 from loopline.server.webhooks import Webhooks
+from loopline.tasks import cancel_all
 
 PATH = "/files"
 
@@ -294,9 +295,7 @@ class BundleHost:
     async def close(self) -> None:
         """Drain, and close every bundle."""
         await self.drain()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_all(*self._tasks)
         await self.webhooks.close()
         await self._closing.aclose()
         if self._watches:

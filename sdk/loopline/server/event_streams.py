@@ -24,6 +24,7 @@ from loopline.server.principals import Unauthenticated
 from loopline.server.problems import problem_of, response_to
 from loopline.server.request_access import access_of
 from loopline.server.turn_requests import ServedConversation, TurnRequest
+from loopline.tasks import cancel_all
 from loopline.timeline import Block, open_timeline
 
 
@@ -288,8 +289,7 @@ async def conversation_events(
             end.result()
     finally:
         early.close()  # first, because a client that is gone cancels each wait of this task
-        end.cancel()
-        await asyncio.gather(end, return_exceptions=True)
+        await cancel_all(end)
 
 
 async def _wait_for_end(host: BundleHost, submission: Submission | None) -> None:

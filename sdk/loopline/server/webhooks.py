@@ -19,6 +19,7 @@ from loopline.harness import WebhookSender, webhook_sender
 from loopline.models import JsonObject, dumps
 from loopline.server.problems import RequestProblem
 from loopline.server.settings import ServerSettings
+from loopline.tasks import cancel_all
 from loopline.timeline import ConversationKey, iso_time
 
 WAITS = (0.0, 1.0, 5.0, 30.0, 120.0, 600.0)
@@ -76,9 +77,7 @@ class Webhooks:
 
     async def close(self) -> None:
         """Cancel all webhooks that are not sent yet."""
-        for task in self.deliveries:
-            task.cancel()
-        await asyncio.gather(*self.deliveries, return_exceptions=True)
+        await cancel_all(*self.deliveries)
         if self._sender is not None:
             await self._sender.close()
 
