@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
 
 from pydantic_ai import ModelMessage, ModelSettings
 from pydantic_ai.models import Model
@@ -19,6 +20,8 @@ from pydantic_ai.providers.openrouter import OpenRouterProvider
 from loopline.bridge.bridged_model import BridgedModel
 from loopline.models import Prompt
 from tests.providers.flat_request import KEY
+from tests.providers.local_model import asked
+from tests.providers.test_requests import PROMPT
 from tests.support.peers.http_server import Peer
 
 CLASSES: Mapping[str, str] = {
@@ -57,6 +60,19 @@ async def bridged_at(
         await bridged_model.close(failed=False)
         if isinstance(asked, OpenRouterModel):  # it was given a client, which is ours to close
             await asked.client.close()
+
+
+async def body_of(
+    server: AbstractAsyncContextManager[Peer],
+    wire: str,
+    model: str = "",
+    prompt: Prompt = PROMPT,
+    settings: ModelSettings | None = None,
+) -> Any:
+    """Ask a server of that wire by way of that class, and return the body of the request that it got."""
+    async with server as peer, bridged_at(peer, wire, model, settings) as bridged:
+        await asked(bridged, prompt)
+    return peer.requests[0].body
 
 
 class Listener:

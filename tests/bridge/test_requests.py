@@ -7,7 +7,6 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -31,7 +30,7 @@ from loopline.models.json_schema import json_form
 from loopline.providers.request_bytes import openai_schema
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
-from tests.bridge.bridged_model import CLASSES, Listener, bridged_at
+from tests.bridge.bridged_model import CLASSES, Listener, body_of, bridged_at
 from tests.providers.flat_request import markers, parts
 from tests.providers.local_model import asked
 from tests.providers.test_requests import PROMPT
@@ -42,6 +41,11 @@ from tests.support.peers.http_server import Peer
 from tests.support.peers.openai_like import openai_like
 from tests.support.sample_files import pdf, png
 from tests.support.workbench import at_work
+
+
+def server(wire: str, text: str) -> AbstractAsyncContextManager[Peer]:
+    """A server of that wire that says this text."""
+    return anthropic_like(ant.Says(text)) if wire == "messages" else openai_like(oai.Says(text))
 
 
 def told(messages: Sequence[ModelMessage]) -> list[tuple[object, ...]]:
@@ -146,9 +150,7 @@ async def test_each_request_begins_with_the_messages_of_the_one_before(cached: b
 
 
 async def test_markers_of_anthropic_stand_at_the_points_and_behind_the_system_text() -> None:
-    async with anthropic_like(ant.Says("Tea.")) as peer, bridged_at(peer, "messages") as model:
-        await asked(model, PROMPT)
-    body = peer.requests[0].body
+    body = await body_of(server("messages", "Tea."), "messages")
     at = [json.loads(parts(body)[marker]) for marker in markers(body)]
     assert at[0]["text"] == "You keep a shop."
     assert [row[1].get("text") or row[1]["tool_use_id"] for row in at[1:]] == [
@@ -168,9 +170,7 @@ MARKED = [
 async def test_other_providers_are_asked_to_keep_what_they_can_and_never_the_tail(
     wire: str, model: str, marked: list[str]
 ) -> None:
-    async with openai_like(oai.Says("Tea.")) as peer, bridged_at(peer, wire, model) as bridged:
-        await asked(bridged, PROMPT)
-    body = peer.requests[0].body
+    body = await body_of(server(wire, "Tea."), wire, model)
     sent = [json.dumps(item) for item in as_list(body.get("messages") or body.get("input"))]
     kept = [item for item in sent if "prompt_cache_breakpoint" in item or "cache_control" in item]
     assert all(words in item for words, item in zip(marked, kept, strict=True))
@@ -197,11 +197,6 @@ async def test_what_a_request_wants_is_a_setting_and_the_rest_is_as_the_model_wa
     assert not {"tool_choice", "stop_sequences"} & plain.keys()
     asked_for = listener.asked[2].model_request_parameters
     assert (asked_for.output_mode, asked_for.prompted_output_template) == ("prompted", False)
-
-
-def server(wire: str, text: str) -> AbstractAsyncContextManager[Peer]:
-    """A server of that wire that says this text."""
-    return anthropic_like(ant.Says(text)) if wire == "messages" else openai_like(oai.Says(text))
 
 
 KINDS = {
@@ -251,10 +246,7 @@ async def test_the_images_of_results_go_behind_the_results_of_the_round(wire: st
         models.ToolMessage(call_id="c1", name="w.look", text="seen", attachments=(image,)),
     )
     async with server(wire, ".") as peer, bridged_at(peer, wire) as model:
-        async for _ in model.stream(
-            models.Prompt(system="", tools=(), messages=messages, tail="ANNOUNCE")
-        ):
-            pass
+        await asked(model, models.Prompt(system="", messages=messages, tail="ANNOUNCE"))
     raw = peer.requests[0].raw
     assert raw.index(b"seen") < raw.index(image.data.encode()) < raw.index(b"ANNOUNCE")
     assert raw.count(image.data.encode()) == 1
@@ -284,10 +276,8 @@ STORED = [
 async def test_openai_is_told_to_store_no_response_unless_the_model_was_made_to(
     wire: str, settings: ModelSettings | None, stored: bool | None
 ) -> None:
-    opened = partial(bridged_at, wire=wire, settings=settings)
-    async with openai_like(oai.Says("Tea.")) as peer, opened(peer) as model:
-        await asked(model, PROMPT)
-    assert peer.requests[0].body.get("store") is stored
+    body = await body_of(server(wire, "Tea."), wire, settings=settings)
+    assert body.get("store") is stored
 
 
 FORM = json_form("tin", {"type": "object", "properties": {"green": {"type": "boolean"}}})
@@ -310,9 +300,7 @@ async def test_a_text_is_held_to_a_strict_form_as_it_is(wire: str) -> None:
 @pytest.mark.parametrize("wire", CLASSES)
 async def test_a_form_that_leaves_something_open_is_any_object(wire: str) -> None:
     loose = models.Options(json_form=replace(FORM, strict=False))
-    async with server(wire, "{}") as peer, bridged_at(peer, wire) as model:
-        await asked(model, structs.replace(PROMPT, options=loose))
-    body = peer.requests[0].body
+    body = await body_of(server(wire, "{}"), wire, prompt=structs.replace(PROMPT, options=loose))
     held = [body.get("response_format"), as_object(body.get("text")).get("format")]
     assert ({"type": "json_object"} in held) == (wire != "messages")
     assert "output_config" not in body

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any, Literal, TypeAlias
@@ -17,6 +17,7 @@ from pydantic_ai import (
     ModelMessage,
     ModelResponse,
     ModelResponsePart,
+    ModelSettings,
     TextPart,
     ThinkingPart,
     ToolCallPart,
@@ -35,6 +36,7 @@ from pydantic_ai.models.function import (
 from pydantic_ai.models.ollama import OllamaModel
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.models.zai import ZaiModel
+from pydantic_ai.providers import Provider
 from pydantic_ai.providers.cerebras import CerebrasProvider
 from pydantic_ai.providers.crusoe import CrusoeProvider
 from pydantic_ai.providers.deepseek import DeepSeekProvider
@@ -49,7 +51,7 @@ from loopline.models import AssistantMessage, Options, ToolCall
 from loopline.testing import FakeClock
 from loopline.timeline import Decision, Exit, RoundStart
 from loopline.tools import provider_names
-from tests.bridge.bridged_model import asking, bridged_at
+from tests.bridge.bridged_model import asking, body_of, bridged_at
 from tests.providers.flat_request import KEY
 from tests.providers.local_model import asked
 from tests.providers.test_requests import PROMPT
@@ -146,38 +148,23 @@ async def test_plain_thinking_goes_back_only_to_servers_that_take_it(vendor: str
     assert b"<think" not in peer.requests[1].raw
 
 
-def _cerebras(client: AsyncOpenAI) -> OpenAIChatModel:
-    return CerebrasModel("gpt-oss", provider=CerebrasProvider(openai_client=client))
+PLAIN: Sequence[tuple[type[OpenAIChatModel], type[Provider[AsyncOpenAI]], Reasoning]] = [
+    (CerebrasModel, CerebrasProvider, "reasoning"),
+    (CrusoeModel, CrusoeProvider, "reasoning"),
+    (OllamaModel, OllamaProvider, "reasoning"),
+    (ZaiModel, ZaiProvider, "reasoning_content"),
+]
 
 
-def _crusoe(client: AsyncOpenAI) -> OpenAIChatModel:
-    return CrusoeModel("gpt-oss", provider=CrusoeProvider(openai_client=client))
-
-
-def _ollama(client: AsyncOpenAI) -> OpenAIChatModel:
-    return OllamaModel("gpt-oss", provider=OllamaProvider(openai_client=client))
-
-
-def _zai(client: AsyncOpenAI) -> OpenAIChatModel:
-    return ZaiModel("glm-5", provider=ZaiProvider(openai_client=client))
-
-
-PLAIN: dict[str, tuple[Callable[[AsyncOpenAI], OpenAIChatModel], Reasoning]] = {
-    "cerebras": (_cerebras, "reasoning"),
-    "crusoe": (_crusoe, "reasoning"),
-    "ollama": (_ollama, "reasoning"),
-    "zai": (_zai, "reasoning_content"),
-}
-
-
-@pytest.mark.parametrize("vendor", PLAIN)
-async def test_plain_thinking_goes_back_in_the_field_in_which_it_came(vendor: str) -> None:
-    made, field = PLAIN[vendor]
+@pytest.mark.parametrize(("kind", "provider", "field"), PLAIN)
+async def test_plain_thinking_goes_back_in_the_field_in_which_it_came(
+    kind: type[OpenAIChatModel], provider: Callable[..., Provider[AsyncOpenAI]], field: Reasoning
+) -> None:
     looked = oai.Says("I look.", (COUNT,), "Hm.", odd=oai.Odd(reasoning_field=field))
     async with (
         openai_like(looked, oai.Says("It is 7.")) as peer,
         AsyncOpenAI(base_url=f"{peer.url}/v1", api_key=KEY) as client,
-        at_work(BridgedModel("m", made(client))) as talk,
+        at_work(BridgedModel("m", kind("m", provider=provider(openai_client=client)))) as talk,
     ):
         await talk.say("go")
     body: Any = peer.requests[1].body
@@ -264,23 +251,17 @@ EFFORTS = [
 async def test_an_effort_is_asked_for_as_the_model_takes_it(
     model: str, options: Options, thinking: object, output: object
 ) -> None:
-    async with (
-        anthropic_like(ant.Says("Tea.")) as peer,
-        bridged_at(peer, "messages", model) as bridged,
-    ):
-        await asked(bridged, structs.replace(PROMPT, options=options, messages=PROMPT.messages[:1]))
-    body = peer.requests[0].body
+    prompt = structs.replace(PROMPT, options=options, messages=PROMPT.messages[:1])
+    body = await body_of(anthropic_like(ant.Says("Tea.")), "messages", model, prompt)
     assert (body.get("thinking"), body.get("output_config")) == (thinking, output)
 
 
 async def test_a_budget_is_less_than_what_the_model_was_made_to_write() -> None:
-    async with (
-        anthropic_like(ant.Says("Tea.")) as peer,
-        bridged_at(peer, "messages", "claude-haiku-4-5", {"max_tokens": 3_000}) as model,
-    ):
-        hard = Options(reasoning_effort="high")
-        await asked(model, structs.replace(PROMPT, options=hard, messages=PROMPT.messages[:1]))
-    body: Any = peer.requests[0].body
+    hard = Options(reasoning_effort="high")
+    prompt = structs.replace(PROMPT, options=hard, messages=PROMPT.messages[:1])
+    settings = ModelSettings(max_tokens=3_000)
+    server = anthropic_like(ant.Says("Tea."))
+    body = await body_of(server, "messages", "claude-haiku-4-5", prompt, settings)
     assert body["max_tokens"] > body.get("thinking", {}).get("budget_tokens", 0)
 
 
@@ -295,9 +276,6 @@ async def test_a_reply_of_very_many_calls_is_given_up() -> None:
 
 
 async def test_no_budget_is_asked_for_behind_calls_whose_thinking_is_gone() -> None:
-    async with (
-        anthropic_like(ant.Says("Tea.")) as peer,
-        bridged_at(peer, "messages", "claude-haiku-4-5") as model,
-    ):
-        await asked(model, structs.replace(PROMPT, options=HARD, messages=PROMPT.messages[:4]))
-    assert "thinking" not in peer.requests[0].body
+    prompt = structs.replace(PROMPT, options=HARD, messages=PROMPT.messages[:4])
+    server = anthropic_like(ant.Says("Tea."))
+    assert "thinking" not in await body_of(server, "messages", "claude-haiku-4-5", prompt)

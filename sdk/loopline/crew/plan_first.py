@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, ValidationError, convert, field
 
 from loopline.crew.agents import PLANNER
 from loopline.crew.dispatcher import AgentCall, AgentResult
 from loopline.crew.pipeline import HookedRun, NewCall, PreOutcome
 from loopline.errors import LooplineError
-from loopline.models import Json, JsonObject, extract_json
+from loopline.models import extract_json
 
 Mode = Literal["off", "auto", "always"]
 MODES: tuple[Mode, ...] = ("off", "auto", "always")
@@ -36,7 +38,6 @@ _SEQUENCERS = re.compile(
     r"depois|em seguida|por fim|finalmente|primeiro|segundo|antes|passo a passo)\b"
 )
 _PATH = re.compile(r"(?<![\w./-])[\w-]{1,80}(?:/[\w.-]{1,80}){0,10}\.[a-z][a-z0-9]{0,4}\b")
-_STEP_ID = re.compile(r"E\d{1,3}")
 _PLACEHOLDER = re.compile(r"#(E\d{1,3})(?:\.(head|last)=(\d{1,4})|\.(summary))?")
 
 
@@ -53,22 +54,24 @@ def complexity(task: str) -> int:
     return min(len(verbs), 5) + min(len(files), 3) + min(len(sequence), 2)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkStep:
+_Word = Annotated[str, Meta(pattern=r"\S")]
+"""A text that is not blank."""
+
+
+class WorkStep(Struct, frozen=True, kw_only=True):
     """A step of a plan: its id such as E1, the agent that does it, its task, and the ids of the steps it depends on."""
 
-    id: str
-    agent: str
-    task: str
+    id: Annotated[str, Meta(pattern=r"^E\d{1,3}\Z")]
+    agent: _Word
+    task: _Word
     deps: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkPlan:
+class WorkPlan(Struct, frozen=True, kw_only=True):
     """Steps in an order in which each comes after its dependencies."""
 
-    summary: str
-    steps: tuple[WorkStep, ...]
+    summary: str = field(default="", name="task_summary")
+    steps: Annotated[tuple[WorkStep, ...], Meta(min_length=1, max_length=_MOST_STEPS)]
 
 
 def parse_work_plan(text: str) -> WorkPlan:
@@ -78,14 +81,15 @@ def parse_work_plan(text: str) -> WorkPlan:
         LooplineError: the reply does not contain a plan of 1 to 20 steps, two steps have the same id, or a step depends on a
             step that does not come before it.
     """
-    value = extract_json(text)
-    match {"task_summary": "", "steps": None, **(value or {})}:
-        case {"task_summary": str(summary), "steps": list(items)} if 0 < len(items) <= _MOST_STEPS:
-            steps = [_parse_step(item) for item in items]
-        case _:
-            raise LooplineError("the reply has no JSON object with task_summary and steps")
+    try:
+        plan = convert(extract_json(text), WorkPlan)
+    except ValidationError as error:
+        raise LooplineError(
+            f"the reply has no JSON object with task_summary and steps: {error}; a step is such as "
+            '{"id": "E1", "agent": "…", "task": "…", "deps": []}'
+        ) from error
     step_ids: set[str] = set()
-    for step in steps:
+    for step in plan.steps:
         if step.id in step_ids:
             raise LooplineError(f"two steps are called {step.id}")
         placeholders = {match[1] for match in _PLACEHOLDER.finditer(step.task)}
@@ -93,18 +97,7 @@ def parse_work_plan(text: str) -> WorkPlan:
             if needed not in step_ids:
                 raise LooplineError(f"{step.id} needs {needed}, which is not a step before it")
         step_ids.add(step.id)
-    return WorkPlan(summary=summary, steps=tuple(steps))
-
-
-def _parse_step(item: Json) -> WorkStep:
-    fields: JsonObject = {"deps": [], **item} if isinstance(item, dict) else {}
-    match fields:
-        case {"id": str(id), "agent": str(agent), "task": str(task), "deps": list(deps)}:
-            if _STEP_ID.fullmatch(id) and agent.strip() and task.strip():
-                return WorkStep(id=id, agent=agent, task=task, deps=tuple(map(str, deps)))
-        case _:
-            pass
-    raise LooplineError('a step is such as {"id": "E1", "agent": "…", "task": "…", "deps": []}')
+    return plan
 
 
 def resolve_placeholders(task: str, outputs: Mapping[str, str]) -> str:
