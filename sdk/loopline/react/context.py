@@ -59,6 +59,12 @@ RENDERED_INLINE = 100
 """The most blocks that are rendered in the event loop; more blocks are rendered in a thread."""
 RoundPurpose = Literal["decision", "answer"]
 
+_FIXED_FIELDS = attrgetter(
+    *("model", "protocol", "renderer", "system_sha256", "tools_sha256", "limit", "purpose"),
+    *("answer_by", "schema_sha256", "settings", "dropped_settings"),
+)
+"""The fields of a round that do not depend on the messages that it shows."""
+
 KEPT_TEXTS = 64
 """The most texts with a cached digest and token count; the turns of a bundle usually have the same texts."""
 _DEFERRED = f"tools of MCP servers are requested, with {REQUEST_TOOLS}, if there are more than {SELECT_ABOVE} tools"
@@ -544,21 +550,8 @@ class Context:
     def _has_changed(self, open_round: tl.RoundStart, iteration: Iteration) -> bool:
         """Return whether the open round would be recorded differently now."""
         is_current = open_round.points and open_round.points[-1].messages == len(self.view.messages)
-        way, schema = answer_record(self._typed_answer)
-        return not is_current or open_round != structs.replace(
-            open_round,
-            model=self.model.name,
-            protocol=self.protocol.name,
-            renderer=prompt.RENDERER,
-            system_sha256=self._offering.system_sha256,
-            tools_sha256=self._offering.tools_sha256,
-            limit=iteration.limit,
-            purpose=iteration.purpose,
-            answer_by=way,
-            schema_sha256=schema,
-            settings=self._recorded_settings,
-            dropped_settings=self._dropped_settings,
-        )
+        now = self._round_start(iteration, self._typed_answer)
+        return not is_current or _FIXED_FIELDS(open_round) != _FIXED_FIELDS(now)
 
     async def _open_round(self, iteration: Iteration) -> bool:
         """Fit the prompt into the window and record the round; return False if other blocks were appended before it."""

@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
+from typing_extensions import TypeIs
 
 from loopline.clock import Alarm, Clock
 from loopline.errors import LooplineError, StoreError
@@ -395,9 +396,13 @@ class _ObservedRun:
 
 
 def _check_result(middleware: Middleware, result: object) -> TurnResult[Any]:
-    if isinstance(result, TurnResult):
-        return cast("TurnResult[Any]", result)
-    raise TypeError(f"{middleware!r} must return a TurnResult, not {result!r}")
+    if not _is_result(result):
+        raise TypeError(f"{middleware!r} must return a TurnResult, not {result!r}")
+    return result
+
+
+def _is_result(value: object) -> TypeIs[TurnResult[Any]]:
+    return isinstance(value, TurnResult)
 
 
 CYCLE = "cycle_warning"

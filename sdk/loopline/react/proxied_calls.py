@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from msgspec import structs
 
@@ -16,7 +16,7 @@ from loopline.files import file_bodies
 from loopline.models import Json, JsonObject, well_formed
 from loopline.react.approvals import denial_text
 from loopline.react.extensions import Ask, Deny
-from loopline.react.guards import CallChecker, CheckedCall
+from loopline.react.guards import CallChecker, CheckedCall, Claim
 from loopline.react.result_text import RenderedResult, render_result, truncate_outcome
 from loopline.react.tool_runtime import Children, Outbox, ToolRuntime
 from loopline.tasks import cancel_all
@@ -30,13 +30,6 @@ RESULT_CHARACTERS = 2_000_000
 
 Invoke = Callable[[CheckedCall, Children], Awaitable[Outcome]]
 """Runs the tool of a checked call, within the timeout of tools."""
-
-
-@dataclass(slots=True)
-class _ProxiedTask:
-    parsed: CheckedCall
-    task: asyncio.Task[ProxiedAnswer] | None = None
-    done: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class ProxiedCalls:
@@ -65,7 +58,7 @@ class ProxiedCalls:
         self._effect = effect
         self._tools = tools
         self._outbox = outbox
-        self._running: list[_ProxiedTask] = []
+        self._running: dict[asyncio.Task[ProxiedAnswer], Claim] = {}
         self._count = 0
         self._slots = asyncio.Semaphore(runtime.options.parallel_tools)
         self._closed = False
@@ -101,33 +94,31 @@ class ProxiedCalls:
         self._count += 1
         call_id = f"{self._parent.call_id}-{self._count}"
         called = tl.ToolCalled(call_id=call_id, tool=tool, arguments=arguments)
-        entry = _ProxiedTask(self._checker.parse(called))
-        before = [
-            earlier.done
-            for earlier in self._running
-            if earlier.parsed.claim.conflicts(entry.parsed.claim)
-        ]
-        self._running.append(entry)
-        entry.task = asyncio.ensure_future(self._run_in_order(entry, before, approval_seconds))
+        parsed = self._checker.parse(called)
+        before = [task for task, claim in self._running.items() if claim.conflicts(parsed.claim)]
+        task = asyncio.ensure_future(self._run_in_order(parsed, before, approval_seconds))
+        self._running[task] = parsed.claim
         try:
-            answer = await entry.task
+            answer = await task
             return replace(answer, ran_with=self._edited.pop(call_id, None))
         finally:
-            entry.done.set()
-            self._running.remove(entry)
+            del self._running[task]
 
     async def close(self) -> None:
         """Begin no further call, and cancel the running calls; their results are recorded before this returns."""
         self._closed = True
-        await cancel_all(*(entry.task for entry in self._running if entry.task is not None))
+        await cancel_all(*self._running)
 
     async def _run_in_order(
-        self, entry: _ProxiedTask, before: Sequence[asyncio.Event], approval_seconds: float
+        self,
+        parsed: CheckedCall,
+        before: Sequence[asyncio.Task[ProxiedAnswer]],
+        approval_seconds: float,
     ) -> ProxiedAnswer:
-        for earlier in before:
-            await earlier.wait()
+        if before:
+            await asyncio.wait(before)
         async with self._slots:
-            return await self._run(entry.parsed, approval_seconds)
+            return await self._run(parsed, approval_seconds)
 
     async def _run(self, parsed: CheckedCall, approval_seconds: float) -> ProxiedAnswer:
         call = parsed.call

@@ -71,7 +71,6 @@ class Repair:
 
     raw: str
     problem: str
-    notes: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,8 +353,8 @@ class React(Generic[T_co]):
                 return await self._answers.end_refused(reply)
             case Act(notes=notes, calls=calls):
                 return await self._act(reply, notes, calls)
-            case Repair(raw=raw, problem=problem, notes=notes):
-                await journal.record_malformed(reply, raw, problem, join_notes(notes, marks))
+            case Repair(raw=raw, problem=problem):
+                await journal.record_malformed(reply, raw, problem, marks)
             case Unusable(raw=raw, problem=problem, error=error):
                 await journal.record_malformed(reply, raw, problem, marks)
                 return await self._answers.end_without_model(ModelError(error))

@@ -98,8 +98,9 @@ def _build_parameters(function: FunctionType, location: str, key: str) -> Parame
     names = {"ToolContext": ToolContext, **function.__globals__}
     hints = get_type_hints(function, globalns=names, include_extras=True)
     parameters = signature(function).parameters
-    contexts = tuple(name for name in parameters if is_context(hints[name]))
-    deps = tuple(kind for name in contexts for kind in deps_types(hints[name]))
+    found = {name: tuple(_contexts(hints[name])) for name in parameters}
+    contexts = tuple(name for name in parameters if found[name])
+    deps = tuple(kind for name in contexts for context in found[name] for kind in get_args(context))
     if wrong := [name for name in contexts if f"{{{name}" in key]:
         raise BundleError(f"{location}: the key of {function.__name__!r} names {wrong[0]!r}")
     # pydantic refuses names such as `json` and `_x`, so the fields have other names, and the parameters are aliases.
@@ -162,16 +163,6 @@ def nearest_first(name: str, names: Iterable[str]) -> list[str]:
             candidate,
         ),
     )
-
-
-def is_context(hint: object) -> bool:
-    """Return whether an annotation is or contains `ToolContext`."""
-    return next(_contexts(hint), None) is not None
-
-
-def deps_types(hint: object) -> tuple[object, ...]:
-    """Return the types X of each `ToolContext[X]` in an annotation."""
-    return tuple(part for context in _contexts(hint) for part in get_args(context))
 
 
 def deps_problem(deps: object, expected: object) -> str:
