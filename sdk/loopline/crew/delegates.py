@@ -91,10 +91,10 @@ class Crew:
     agents: Agents
     clock: Clock
     options: CrewOptions = field(default_factory=CrewOptions)
-    pipeline: QualityPipeline | None = None
-    reasoning: Reasoning = field(default_factory=Reasoning)
+    pipeline: QualityPipeline
+    reasoning: Reasoning
+    learns: bool
     recall: RecallLessons = no_lessons
-    learns: bool = False
     hands_back: bool = True
     slots: asyncio.Semaphore = field(init=False, compare=False)
 
@@ -146,8 +146,6 @@ class Crew:
                 await shared.take(agent.name, index + 1)
             return result
 
-        if self.pipeline is None:
-            return AgentResult(call=call, result=await execute(call))
         dispatch = self.hook_dispatch(context, index + 1)
         return await self.pipeline.run(call, execute, dispatch, self.recall)
 

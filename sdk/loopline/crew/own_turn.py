@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from loopline.crew.agents import MAIN
 from loopline.crew.delegates import Crew
 from loopline.crew.dispatcher import AgentCall, AgentResult
-from loopline.crew.pipeline import QualityPipeline
 from loopline.crew.quality import Quality
 from loopline.errors import ToolError
 from loopline.models import JsonObject, ToolSpec
@@ -53,10 +52,10 @@ def _reviews(quality: Quality) -> bool:
 def own_turn_tools(crew: Crew, quality: Quality, task: str) -> Sequence[Tool]:
     """Return the two tools, each only if there are hooks for it."""
     tools: list[Tool] = []
-    if crew.pipeline is not None and quality.plan_first:
-        tools.append(PrepareTool(crew, crew.pipeline, task))
-    if crew.pipeline is not None and _reviews(quality):
-        tools.append(ReviewTool(crew, crew.pipeline, task))
+    if quality.plan_first:
+        tools.append(PrepareTool(crew, task))
+    if _reviews(quality):
+        tools.append(ReviewTool(crew, task))
     return tools
 
 
@@ -69,9 +68,8 @@ class OwnTurnTool(RerunnableTool):
     name: str
     about: str
 
-    def __init__(self, crew: Crew, pipeline: QualityPipeline, task: str) -> None:
+    def __init__(self, crew: Crew, task: str) -> None:
         self._crew = crew
-        self._pipeline = pipeline
         self._call = AgentCall(agent=MAIN, task=task)
         self.spec: ToolSpec = ToolSpec(
             name=self.name, description=self.about, parameters=object_schema({})
@@ -88,7 +86,7 @@ class PrepareTool(OwnTurnTool):
         """Return the report on the steps, or a note that no plan was needed."""
         del arguments
         dispatch = self._crew.hook_dispatch(call.context, _NUMBER)
-        prepared = await self._pipeline.prepare(self._call, dispatch)
+        prepared = await self._crew.pipeline.prepare(self._call, dispatch)
         return Outcome(text=prepared.context or "No plan was needed: go on.")
 
 
@@ -115,7 +113,7 @@ class ReviewTool(OwnTurnTool):
             ok=True,
         )
         result = AgentResult(call=self._call, result=draft)
-        reviewed = await self._pipeline.review(
+        reviewed = await self._crew.pipeline.review(
             result, self._crew.hook_dispatch(call.context, _NUMBER)
         )
         notes = "\n".join(f"{name}: {value}" for name, value in reviewed.notes.items())

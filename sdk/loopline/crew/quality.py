@@ -113,15 +113,12 @@ _FIELDS: Mapping[str, Mapping[str, tuple[str, Parse[object]]]] = {
 """The variables of each group, without their prefix: the field that a variable sets, and its parser."""
 
 
-def with_environment(quality: Quality | None, environment: Mapping[str, str]) -> Quality | None:
+def with_environment(quality: Quality, environment: Mapping[str, str]) -> Quality:
     """Return the quality with the fields that variables of the environment override; unchanged if none is set.
 
     A variable with an invalid text is ignored.
     """
-    if not any(name.startswith(PREFIX) for name in environment):
-        return quality
     variables = _QualityVariables(environment)
-    quality = quality or Quality()
     plan_first = quality.plan_first
     if plan_first is None and variables.read("PLAN_FIRST_MODE", one_of(MODES), None) is not None:
         plan_first = PlanFirst()
@@ -165,19 +162,10 @@ class _QualityVariables:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityInForce:
-    """The quality of a loop, with the pipeline that all its runs share; without a pipeline no hook is called."""
+    """The quality of a loop, with the pipeline that all its runs share."""
 
-    quality: Quality = field(default_factory=Quality)
-    pipeline: QualityPipeline | None = None
-
-    @classmethod
-    def of(
-        cls, quality: Quality | None, clock: Clock, embedder: SharedEmbedder | None
-    ) -> QualityInForce:
-        """Return the quality with a new pipeline of its hooks."""
-        if quality is None:
-            return cls()
-        return cls(quality=quality, pipeline=quality.pipeline(clock, embedder))
+    quality: Quality
+    pipeline: QualityPipeline
 
     @property
     def reflexion(self) -> Reflexion | None:
@@ -197,8 +185,9 @@ def open_qualities(
     embedder: SharedEmbedder | None,
 ) -> tuple[QualityInForce, QualityInForce]:
     """Return the quality of a bundle, and the same with the overrides of the environment, each with a new pipeline."""
-    overridden = with_environment(quality, environment)
+    own = quality or Quality()
+    overridden = with_environment(own, environment)
     return (
-        QualityInForce.of(quality, clock, embedder),
-        QualityInForce.of(overridden, clock, embedder),
+        QualityInForce(quality=own, pipeline=own.pipeline(clock, embedder)),
+        QualityInForce(quality=overridden, pipeline=overridden.pipeline(clock, embedder)),
     )

@@ -590,8 +590,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         """
         services = self._open_parts.services
         lessons = self._open_parts.lessons
-        pipelines = [quality.pipeline for quality in services.qualities]
-        waits = [pipeline.drain(seconds) for pipeline in pipelines if pipeline is not None]
+        waits = [quality.pipeline.drain(seconds) for quality in services.qualities]
         if lessons is not None:
             waits.append(lessons.drain(seconds))
         return all(await asyncio.gather(*waits))

@@ -910,7 +910,6 @@ def test_the_environment_changes_the_quality_that_it_names() -> None:
             "CHATCLI_QUALITY_REASONING_BUDGET": "8000",
         },
     )
-    assert quality is not None
     assert quality.refine == Refine(max_passes=3, excluded=("git", "shell"), strict=True)
     assert quality.verify == Verify(questions=2, rewrite=True)
     assert quality.reflexion == Reflexion(on_discrepancy=False, stale_days=2.0)
@@ -932,7 +931,7 @@ def test_the_environment_changes_the_quality_that_it_names() -> None:
 def test_junk_in_the_environment_changes_nothing(name: str, text: str) -> None:
     before = Quality(verify=Verify(), reflexion=Reflexion())
     assert with_environment(before, {f"CHATCLI_QUALITY_{name}": text}) == before
-    assert with_environment(None, {}) is None
+    assert with_environment(Quality(), {}) == Quality()
 
 
 async def test_the_environment_counts_in_the_preset_chatcli_alone(
