@@ -35,7 +35,6 @@ DIGEST = 12
 EFFORTS: tuple[Effort, ...] = get_args(Effort)
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
-_FRONT = re.compile(r"---[ \t]*\n(.*?)^---[ \t]*$\n?", re.DOTALL | re.MULTILINE)
 
 
 @checks_keywords
@@ -224,16 +223,11 @@ def read_agent(path: Path) -> Agent:
         text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise BundleError(f"{path}:1: the file is not UTF-8: {error.reason}") from error
-    front = _FRONT.match(text)
-    if front is None:
-        raise BundleError(
-            f"{path}:1: the file of an agent starts with a front matter: ---, name: …, description: …, ---"
-        )
     try:
-        document = models.read_yaml(front[1], first_line=2)
+        document, instructions = models.split_front_matter(text)
     except models.YamlError as error:
         raise BundleError(f"{path}:{error.line}: {error.problem}") from error
-    return _AgentFile(path, document).agent(text[front.end() :].strip())
+    return _AgentFile(path, document).agent(instructions.strip())
 
 
 _FORMS: Mapping[str, tuple[object, str]] = {

@@ -108,3 +108,4 @@ from loopline.models.structured import structured_llm_call as structured_llm_cal
 from loopline.models.yaml_document import YamlDocument as YamlDocument
 from loopline.models.yaml_document import YamlError as YamlError
 from loopline.models.yaml_document import read_yaml as read_yaml
+from loopline.models.yaml_document import split_front_matter as split_front_matter

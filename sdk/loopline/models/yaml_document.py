@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, cast
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 KeyPath = tuple[str, ...]
 
+_FENCE = re.compile(r"---[ \t]*\n")
+_FRONT_MATTER = re.compile(r"---[ \t]*\n(.*?)^---[ \t]*$\n?", re.DOTALL | re.MULTILINE)
 _TAG = "tag:yaml.org,2002:"
 
 
@@ -71,6 +74,22 @@ def read_yaml(text: str, *, first_line: int = 1, plain: bool = False) -> YamlDoc
     finally:
         loader.dispose()
     return YamlDocument(value, walk.lines)
+
+
+def split_front_matter(text: str, *, plain: bool = False) -> tuple[YamlDocument, str]:
+    """Split a text into the document between two lines of `---` at its beginning, and the rest.
+
+    Raises:
+        YamlError: the front matter is missing, is never closed, or is not a valid document.
+    """
+    match = _FRONT_MATTER.match(text)
+    if match is None:
+        problem = "is never closed: end it with a line ---" if _FENCE.match(text) else "is missing"
+        raise YamlError(1, f"the front matter between two lines --- {problem}")
+    try:
+        return read_yaml(match[1], first_line=2, plain=plain), text[match.end() :]
+    except YamlError as error:
+        raise YamlError(error.line, f"the front matter: {error.problem}") from error
 
 
 def _check_plain(text: str, first_line: int) -> None:

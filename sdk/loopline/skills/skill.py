@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import cast
 
 from loopline.errors import BundleError
-from loopline.models import Json, YamlDocument, YamlError, read_yaml
+from loopline.models import Json, YamlDocument, YamlError, split_front_matter
 from loopline.names import nearest_name
 from loopline.refs import SkillRef
 from loopline.skills import companions
@@ -112,8 +112,6 @@ DESCRIPTION_CHARACTERS = 1_024
 COMPATIBILITY_CHARACTERS = 500
 
 COMPANIONS = (companions.SOURCES_FILE, companions.TOOLS_FILE, companions.COMPACT_FILE)
-_FENCE = re.compile(r"---[ \t]*\n")
-_FRONT = re.compile(r"---[ \t]*\n(.*?)^---[ \t]*$\n?", re.DOTALL | re.MULTILINE)
 _NAMESPACE = re.compile(r"[\w-]+")
 _ID = re.compile(r"[\w-]([\w.-]*[\w-])?")
 
@@ -298,15 +296,10 @@ def _appendix(skill: Skill) -> Iterator[str]:
 
 
 def _split(path: Path, text: str) -> tuple[YamlDocument, str]:
-    match = _FRONT.match(text)
-    if match is None:
-        problem = "is never closed: end it with a line ---" if _FENCE.match(text) else "is missing"
-        raise BundleError(f"{path}:1: the front matter between two lines --- {problem}")
     try:
-        front = read_yaml(match[1], first_line=2)
+        return split_front_matter(text)
     except YamlError as error:
-        raise BundleError(f"{path}:{error.line}: the front matter: {error.problem}") from error
-    return front, text[match.end() :]
+        raise BundleError(f"{path}:{error.line}: {error.problem}") from error
 
 
 @dataclass(frozen=True, slots=True)

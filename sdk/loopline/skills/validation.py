@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from loopline.errors import BundleError
-from loopline.models import Json, YamlDocument, YamlError, read_yaml
+from loopline.models import Json, YamlError, split_front_matter
 from loopline.skills.companions import SOURCES_FILE, TOOLS_FILE, read_sources, read_tools
 from loopline.skills.skill import (
     COMPATIBILITY_CHARACTERS,
@@ -19,7 +18,6 @@ from loopline.skills.skill import (
 
 FIELDS = ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
 FILES = ("SKILL.md", "skill.md")
-_FRONT = re.compile(r"---[ \t]*\n(.*?)^---[ \t]*$", re.DOTALL | re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +83,7 @@ def _format_problems(folder: Path) -> list[SkillProblem]:
         return [SkillProblem(folder, 1, f"{FILES[0]} is missing")]
     try:
         text = path.read_bytes().decode().replace("\r\n", "\n")
-        front = _front_matter(text)
+        front, _ = split_front_matter(text, plain=True)
     except UnicodeDecodeError as error:
         return [SkillProblem(path, 1, f"not UTF-8: {error.reason}")]
     except YamlError as error:
@@ -101,15 +99,6 @@ def _format_problems(folder: Path) -> list[SkillProblem]:
 
 def _skill_file(folder: Path) -> Path | None:
     return next((folder / name for name in FILES if (folder / name).is_file()), None)
-
-
-def _front_matter(text: str) -> YamlDocument:
-    match = _FRONT.match(text)
-    if match is None:
-        begins = text.startswith("---")
-        problem = "is never closed: end it with a line ---" if begins else "is missing"
-        raise YamlError(1, f"the front matter between two lines --- {problem}")
-    return read_yaml(match[1], first_line=2, plain=True)
 
 
 def _field_problems(fields: dict[str, Json], folder: str) -> Iterator[tuple[str, str]]:
