@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -15,11 +14,12 @@ from msgspec import ValidationError, convert
 
 from loopline import models
 from loopline.errors import BundleError, LooplineError, ToolError
-from loopline.names import caller_location, checks_keywords
+from loopline.names import caller_location, checks_keywords, nearest_name
 from loopline.react import Limits, check_limits
 from loopline.react.environment import one_of, read_variables
 from loopline.react.loop_options import Effort
 from loopline.timeline import LimitValue
+from loopline.tools.parameters import nearest_first
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -162,9 +162,8 @@ class Agents(Mapping[str, Agent]):
         """
         if name.strip().lower() in self._agents:
             return self[name.strip()]
-        names = [*self, *also]
-        near = get_close_matches(name, names, max(len(names), 1), 0.0) or names
-        raise ToolError(f"there is no agent {name!r}: there are {', '.join(near) or 'none'}")
+        near = ", ".join(nearest_first(name, [*self, *also])) or "none"
+        raise ToolError(f"there is no agent {name!r}: there are {near}")
 
     def without(self, name: str) -> Agents:
         """Return the agents without the agent of that name."""
@@ -253,7 +252,7 @@ class _AgentFile:
             raise self._error("", "the front matter is a mapping such as name: researcher")
         for key in fields:
             if key not in _FORMS:
-                near = get_close_matches(key, _FORMS, 1, 0.0)[0]
+                near = nearest_name(key, _FORMS)
                 raise self._error(key, f"unknown key {key!r}, the nearest is {near!r}")
         location = f"{self.path}:{self.document.line('name')}"
         defaults = {"name": self.path.stem, "description": "", "location": location}

@@ -44,11 +44,6 @@ RecallLessons = Callable[[str, int], Awaitable[Sequence[str]]]
 """Returns lessons of the user's earlier turns about such a task, at most the given number."""
 
 
-async def _compare_nothing(first: str, second: str, /) -> float | None:
-    del first, second
-    return None
-
-
 async def no_lessons(task: str, most: int, /) -> Sequence[str]:
     """Return no lessons, for a run that cannot search the memory."""
     del task, most
@@ -64,8 +59,8 @@ class HookedRun:
 
     call: AgentCall
     dispatch: RunAgent
-    nearness: CompareMeaning = _compare_nothing
-    recall: RecallLessons = no_lessons
+    nearness: CompareMeaning
+    recall: RecallLessons
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from difflib import get_close_matches
 from functools import lru_cache
 from math import isfinite
 from operator import attrgetter
@@ -22,6 +21,7 @@ from loopline.models import (
     as_settings,
     restore_settings,
 )
+from loopline.names import nearest_hint
 from loopline.prompt import (
     KEEP_INTACT_TURNS,
     KEEP_TURNS,
@@ -360,8 +360,7 @@ def check_limits(limits: Limits) -> Limits:
                 raise LooplineError(
                     f"{name!r} is a setting of the model: write settings=ModelSettings({name}=…)"
                 )
-            nearest = get_close_matches(name, Limits.__annotations__, 1, 0.0)[0]
-            raise LooplineError(f"no limit {name!r}, nearest is {nearest!r}")
+            raise LooplineError(f"no limit {name!r}, {nearest_hint(name, Limits.__annotations__)}")
         expected = _CHECKS[name](value)
         if expected:
             raise LooplineError(f"{name} must be {expected}, not {value!r}")
@@ -481,10 +480,8 @@ def named_preset(choice: str | Preset) -> Preset:
     if isinstance(choice, Preset):
         return choice
     if choice not in PRESETS:
-        nearest = get_close_matches(choice, PRESETS, 1, 0.0)[0]
-        raise LooplineError(
-            f"no preset {choice!r}, nearest is {nearest!r}: there are {', '.join(PRESETS)}"
-        )
+        hint = nearest_hint(choice, PRESETS)
+        raise LooplineError(f"no preset {choice!r}, {hint}: there are {', '.join(PRESETS)}")
     return PRESETS[choice]
 
 

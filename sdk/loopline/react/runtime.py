@@ -236,8 +236,8 @@ class React(Generic[T_co]):
         *,
         models: Sequence[Model],
         context: Context,
-        extensions: Extensions | None = None,
-        successor: Callable[[], Awaitable[React[T_co] | None]] | None = None,
+        extensions: Extensions,
+        successor: Callable[[], Awaitable[React[T_co] | None]] | None,
     ) -> None:
         self._runtime = runtime
         self._successor = successor
@@ -252,10 +252,10 @@ class React(Generic[T_co]):
         self._answers = AnswerWriter(
             runtime, context, self._chain, self._journal, self._interrupter
         )
-        self._extensions = extensions or Extensions()
+        self._middleware = extensions.middleware
         self._round_hooks: Sequence[RoundHook] = (
             *make_hooks(runtime.options),
-            *self._extensions.round_hooks,
+            *extensions.round_hooks,
         )
         self._result: TurnResult[T_co] | None = None
 
@@ -277,13 +277,12 @@ class React(Generic[T_co]):
         Raises:
             LeaseLost: another runner has taken the conversation over.
         """
-        middleware = self._extensions.middleware
         deadline = self._options.deadline_seconds
         async with self._interrupter.watch(deadline, self._interrupt_calls):
             try:
-                if not middleware:
+                if not self._middleware:
                     return await self._run(payload)
-                run = wrap(self._run, middleware)
+                run = wrap(self._run, self._middleware)
                 return await self._interrupter.run(partial(run, payload), steerable=False)
             except Interrupted:  # the middleware took too long
                 return self._result or await self._run(payload)
