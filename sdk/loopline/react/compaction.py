@@ -25,14 +25,8 @@ THINKING_ROOM = 8_000
 """Tokens that are added to the output limit of a summary for a model that thinks."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Reduction:
-    """A smaller window, the cost of the request under it, and its description; it is `enough` if the prompt fits."""
-
-    window: tl.Projection
-    cost: int
-    description: str
-    enough: bool = True
+_Reduced = tuple[tl.Projection, tl.SystemMessage]
+"""A smaller window, and the message about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,35 +112,34 @@ class Compaction(Struct, frozen=True, kw_only=True):
             Delta(type="compaction", channel="context", text=f"about {before} tokens")
         )
         # From here on the layers are tried from cheap to expensive; each one renders the prompt in a thread.
-        lighter = await compute(partial(self._clear_least, current, window, budget))
-        if lighter.enough:
-            await self._record([_describe(before, lighter.description, lighter.cost)])
-            return lighter.window
+        lighter = await compute(partial(self._clear_least, current, window, budget, before))
+        if lighter is not None:
+            window, message = lighter
+            await self._record([message])
+            return window
         summarized = await self._summarize(window, budget, before)
-        shorter = await compute(partial(_shorten, view, summarized or window, budget))
-        if summarized is None and shorter.window != current:
-            await self._record([_describe(before, shorter.description, shorter.cost)])
-            return await compute(partial(prompt.truncate, view, shorter.window, budget))
-        return shorter.window
+        shorten = partial(_shorten, view, summarized or window, budget, before)
+        shorter, message = await compute(shorten)
+        if summarized is None and shorter != current:
+            await self._record([message])
+            return await compute(partial(prompt.truncate, view, shorter, budget))
+        return shorter
 
     def _clear_least(
-        self, current: tl.Projection, window: tl.Projection, budget: prompt.Budget
-    ) -> _Reduction:
-        """Return the window with as few cleared results as possible for the prompt to fit, or with all cleared."""
+        self, current: tl.Projection, window: tl.Projection, budget: prompt.Budget, before: int
+    ) -> _Reduced | None:
+        """Return the window with as few cleared results as possible for the prompt to fit; None if clearing is not enough."""
         view = self.view
         smaller, enough = prompt.clear_results(view, window, budget)
+        if not enough:
+            return None
+        now = view.render_under(smaller)
         description = (
             "what older calls gave is now only named: each line says which ref restores it"
         )
-        if (
-            enough
-            and view.render_under(smaller).tokens
-            == view.render_under(self._drop_reasoning(current)).tokens
-        ):
+        if now.tokens == view.render_under(self._drop_reasoning(current)).tokens:
             description = "what was thought in earlier rounds is no longer shown"
-        return _Reduction(
-            smaller, budget.cost(view.render_under(smaller)), description, enough=enough
-        )
+        return smaller, _describe(before, description, budget.cost(now))
 
     async def _summarize(
         self, window: tl.Projection, budget: prompt.Budget, before: int
@@ -308,13 +301,15 @@ class Compaction(Struct, frozen=True, kw_only=True):
         self.view.extend(self.runtime.recorder.timeline.after(self.view.seq))
 
 
-def _shorten(view: prompt.View, window: tl.Projection, budget: prompt.Budget) -> _Reduction:
+def _shorten(
+    view: prompt.View, window: tl.Projection, budget: prompt.Budget, before: int
+) -> _Reduced:
     """Return the window with all results cleared, and with truncated texts if that is not enough."""
     if budget.over(view.render_under(window), prompt.TRIGGER):
         window, _ = prompt.clear_results(view, window, budget)
     smaller = prompt.truncate(view, window, budget)
     description = "what calls gave is now only named, and long texts are cut: refs restore them"
-    return _Reduction(smaller, budget.cost(view.render_under(smaller)), description)
+    return smaller, _describe(before, description, budget.cost(view.render_under(smaller)))
 
 
 def _describe(before: int, description: str, after: int = 0) -> tl.SystemMessage:

@@ -84,10 +84,6 @@ def _number_sources(outcome: Outcome, pool: tl.SourcePool) -> _NumberedOutcome:
     cited = [source for section in outcome.sections for source in section.cites.values()]
     listed = [*outcome.sources, *cited]
     sids, added = pool.assign_numbers([*section_sources, *listed])
-    if not cited and not any(section.kept for section in outcome.sections):
-        return _NumberedOutcome(
-            outcome=outcome, sids=sids, added=added, kept=(), shows=outcome.shows
-        )
     numbers = iter(sids[len(section_sources) + len(outcome.sources) :])
     sections: list[ResultSection] = []
     kept: list[tl.TextKept] = []
