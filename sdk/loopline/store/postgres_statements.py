@@ -25,7 +25,9 @@ _OF_STATEMENTS: _Rules = (
     # An array, because PostgreSQL would read the whole table to join it with a function that may return many rows. All
     # listed values are numbers but keys.
     (
-        re.compile(r"(\S+) IN \(SELECT (\w+\.value) FROM (json_each\(:(?!keys)\w+\) AS \w+)\)"),
+        re.compile(
+            r"(?<!\S)(\S++) IN \(SELECT (\w+\.value) FROM (json_each\(:(?!keys)\w+\) AS \w+)\)"
+        ),
         r"\1 = ANY (ARRAY(SELECT CAST(\2 AS BIGINT) FROM \3))",
     ),
     (re.compile(r"json_each\(:(\w+)\)"), r"json_array_elements_text(%(\1)s::json)"),
