@@ -38,7 +38,7 @@ class Place:
 
     def client(self, key: str) -> httpx2.Client:
         headers = {"Authorization": f"Bearer {key}", "Accept": "text/event-stream"}
-        return httpx2.Client(base_url=self.url, timeout=60, headers=headers)
+        return httpx2.Client(base_url=self.url, timeout=60, headers=headers, verify=False)
 
     def bodies(self, kind: str) -> list[JsonObject]:
         with self.client(self.other) as client:

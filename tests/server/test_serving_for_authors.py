@@ -22,9 +22,12 @@ bundle = Bundle(id="{}", instructions="You help.")
 
 
 def served_bundles(port: int) -> list[str]:
-    """The ids of the bundles that are served now; none while nothing listens."""
+    """The ids of the bundles that are served now; none while nothing listens.
+
+    To load the certificates of all authorities for each request takes 25 ms: none is needed.
+    """
     try:
-        return list(httpx2.get(f"http://127.0.0.1:{port}/me").json()["bundles"])
+        return list(httpx2.get(f"http://127.0.0.1:{port}/me", verify=False).json()["bundles"])
     except httpx2.HTTPError:
         return []
 
