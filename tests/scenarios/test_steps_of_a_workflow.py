@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import pytest
 
@@ -16,14 +16,12 @@ from loopline import (
     BaseWorkflow,
     Bundle,
     BundleError,
-    Harness,
     ToolContext,
     TurnPayload,
     TurnResult,
     tool,
 )
 from loopline import timeline as tl
-from loopline.conversations import Conversation
 from loopline.errors import LeaseLost, StepFailed, StepInterrupted
 from loopline.events import Event
 from loopline.events.projection import TurnEventFold
@@ -34,6 +32,7 @@ from loopline.events.turn_events import (
     TurnFinished,
     TurnPaused,
 )
+from loopline.models import Model
 from loopline.server import app
 from loopline.testing import Call, FakeClock, ScriptedModel
 from tests.support.child_runs import Line
@@ -69,21 +68,30 @@ def _no_calls() -> None:
     CALLS.clear()
 
 
-def workflow(process: Callable[[Any, TurnPayload], Any]) -> Bundle[Any]:
+Process: TypeAlias = Callable[[Any, TurnPayload], Any]
+
+
+def workflow(process: Process, **fields: Any) -> Bundle[Any]:
     """A bundle whose turns run this function."""
-    return Bundle(id="steps", workflow=type("Steps", (BaseWorkflow,), {"process": process}))
+    kind = type("Steps", (BaseWorkflow,), {"process": process})
+    return Bundle(id="tea", workflow=kind, **fields)
+
+
+async def begin_or_resume(
+    bundle: Bundle[Any], model: Model, log: tl.TimelineLog | None
+) -> tuple[TurnResult[Any], Sequence[tl.Block]]:
+    log = tl.MemoryLog() if log is None else log
+    async with talking(model, bundle=bundle, store=log) as talk:
+        begun = await log.find(talk.conversation)
+        result = await (talk.resume() if begun else talk.say("go"))
+        return result, await talk.blocks()
 
 
 async def say(
     bundle: Bundle[Any], log: tl.TimelineLog | None = None
 ) -> tuple[str, list[tl.StepStarted | tl.StepEnded]]:
     """Begin the turn, or resume it; return its answer and the bodies of its steps."""
-    log = tl.MemoryLog() if log is None else log
-    model = ScriptedModel([], strict=False)
-    async with talking(model, bundle=bundle, store=log) as talk:
-        begun = await log.find(talk.conversation)
-        result = await (talk.resume() if begun else talk.say("go"))
-        blocks = await talk.blocks()
+    result, blocks = await begin_or_resume(bundle, ScriptedModel([], strict=False), log)
     steps = [
         block.body for block in blocks if isinstance(block.body, tl.StepStarted | tl.StepEnded)
     ]
@@ -91,7 +99,7 @@ async def say(
 
 
 async def say_after_a_cut(
-    process: Callable[[Any, TurnPayload], Any], appends: int
+    process: Process, appends: int
 ) -> tuple[str, list[tl.StepStarted | tl.StepEnded]]:
     """Cut the turn off after so many appends, and resume it."""
     memory = tl.MemoryLog()
@@ -385,9 +393,11 @@ def ask(question: str, context: ToolContext) -> str:
     context.ask_user(question)
 
 
-def at_tea(process: Callable[[Any, TurnPayload], Any]) -> Bundle[Any]:
-    kind = type("Steps", (BaseWorkflow,), {"process": process})
-    return Bundle(id="tea", workflow=kind, tools=[note, order, ask], agents=[READER])
+def at_tea(process: Process, *tools: Callable[..., Any]) -> Bundle[Any]:
+    return workflow(process, tools=[*tools] or [note, order, ask], agents=[READER])
+
+
+ORDERED: dict[str, list[Line]] = {"about nettle": [Call("tea.order", tea="nettle"), "It is done."]}
 
 
 def scripts() -> dict[str, list[Line]]:
@@ -401,10 +411,8 @@ async def live(
     bundle: Bundle[Any], lines: dict[str, list[Line]], log: tl.TimelineLog | None = None
 ) -> TurnResult[Any]:
     """Begin the turn, or resume it."""
-    log = log or tl.MemoryLog()
-    async with talking(Scripts(lines), bundle=bundle, store=log) as talk:
-        begun = await log.find(talk.conversation)
-        return await (talk.resume() if begun else talk.say("go"))
+    result, _ = await begin_or_resume(bundle, Scripts(lines), log)
+    return result
 
 
 async def test_an_agent_runs_and_its_result_is_that_of_the_step() -> None:
@@ -424,15 +432,13 @@ async def test_the_time_of_the_agents_is_that_of_their_step() -> None:
         await clock.sleep(2)
         return "looked"
 
-    class Steps(BaseWorkflow):
-        async def process(self, payload: TurnPayload) -> TurnResult[Any]:
-            return await self.answer((await self.run("reader", "about tea.")).answer)
+    async def process(self: BaseWorkflow, payload: TurnPayload) -> TurnResult[Any]:
+        return await self.answer((await self.run("reader", "about tea.")).answer)
 
     clock = FakeClock()
-    bundle = Bundle(id="tea", workflow=Steps, tools=[look], agents=[READER])
     model = Scripts({"about tea.": [Call("tea.look"), "good"]})
-    _, blocks = await play_turn(model, bundle=bundle, clock=clock)
-    assert [body.elapsed_ms for body in bodies_of(blocks, tl.StepEnded)] == [2_000.0]
+    _, blocks = await play_turn(model, bundle=at_tea(process, look), clock=clock)
+    assert [end.elapsed_ms for end in bodies_of(blocks, tl.StepEnded)] == [2_000.0]
 
 
 async def test_a_fan_out_returns_the_results_in_order_and_a_failed_one_as_such() -> None:
@@ -459,15 +465,14 @@ async def test_at_most_so_many_agents_of_a_fan_out_run_at_once() -> None:
         running -= 1
         return tea
 
-    class Steps(BaseWorkflow):
-        async def process(self, payload: TurnPayload) -> TurnResult[Any]:
-            results = await self.map("reader", [f"about {n}." for n in range(7)], limit=3)
-            return await self.answer(f"{len(results)}")
+    async def process(self: BaseWorkflow, payload: TurnPayload) -> TurnResult[Any]:
+        results = await self.map("reader", [f"about {n}." for n in range(7)], limit=3)
+        return await self.answer(f"{len(results)}")
 
     lines: dict[str, list[Line]] = {
         f"about {n}.": [Call("tea.look", tea=f"{n}"), "looked"] for n in range(7)
     }
-    result = await live(Bundle(id="tea", workflow=Steps, tools=[look], agents=[READER]), lines)
+    result = await live(at_tea(process, look), lines)
     assert (result.answer, most) == ("7", 3)
 
 
@@ -534,19 +539,12 @@ async def test_an_agent_that_asks_the_user_pauses_the_turn_and_goes_on_with_the_
         return await self.answer(f"{first.answer} {second.answer}")
 
     lines: dict[str, list[Line]] = {**scripts(), "about nettle": [call, "It is done."]}
-    log = tl.MemoryLog()
-    bundle = at_tea(process)
-
-    def opened() -> Any:
-        return Harness.open(bundle, store=log, model=Scripts(lines), clock=FakeClock())
-
-    async with opened() as harness:
-        paused = await harness.conversation("c").say("go")
+    log, bundle = tl.MemoryLog(), at_tea(process)
+    paused = await live(bundle, lines, log)
     assert paused.exit_reason == "paused"
     [pending] = paused.pending
     assert (pending.call_id, pending.tool) == ("c0.1.1", "workflow.run")
-    async with opened() as harness:
-        talk: Conversation[Any] = harness.conversation("c")
+    async with talking(Scripts(lines), bundle=bundle, store=log) as talk:
         result = await talk.resume({pending.call_id: answer})
     assert result.answer == "It is done. sencha is good."
     assert Counter(CALLS)["before"] == 1
@@ -560,8 +558,7 @@ async def test_a_message_after_the_question_of_an_agent_ends_the_turn_and_its_st
         await self.run("reader", "about nettle")
         raise AssertionError
 
-    lines: dict[str, list[Line]] = {"about nettle": [Call("tea.ask", question="Which?")]}
-    model = Scripts(lines)
+    model = Scripts({"about nettle": [Call("tea.ask", question="Which?")]})
     async with talking(model, bundle=at_tea(process)) as talk:
         await talk.say("go")
         await talk.say("never mind")
@@ -612,14 +609,12 @@ async def test_a_stop_ends_the_agents_and_the_step() -> None:
         await asyncio.Event().wait()
         return ""
 
-    class Steps(BaseWorkflow):
-        async def process(self, payload: TurnPayload) -> TurnResult[Any]:
-            await self.map("reader", ["about sencha"])
-            raise AssertionError
+    async def process(self: BaseWorkflow, payload: TurnPayload) -> TurnResult[Any]:
+        await self.map("reader", ["about sencha"])
+        raise AssertionError
 
-    bundle = Bundle(id="tea", workflow=Steps, tools=[wait], agents=[READER])
     model = Scripts({"about sencha": [Call("tea.wait")]})
-    async with talking(model, bundle=bundle) as talk:
+    async with talking(model, bundle=at_tea(process, wait)) as talk:
         turn = asyncio.create_task(talk.say("go"))
         await begun.wait()
         await talk.stop()
@@ -635,10 +630,7 @@ async def test_a_server_lists_the_approval_of_an_agent_and_takes_the_answer() ->
         result = await self.run("reader", "about nettle")
         return await self.answer(result.answer)
 
-    lines: dict[str, list[Line]] = {
-        "about nettle": [Call("tea.order", tea="nettle"), "It is done."]
-    }
-    served = app(at_tea(process), store="memory:", model=Scripts(lines))
+    served = app(at_tea(process), store="memory:", model=Scripts(ORDERED))
     async with in_process(served) as client:
         talk = "/conversations/default/default/c"
         paused = (await client.post(f"{talk}/messages", json={"text": "go"})).json()
@@ -667,11 +659,8 @@ async def test_clients_are_shown_the_step_whose_agent_asks_and_a_pause_once_all_
         )
         return await self.answer(result.answer)
 
-    lines: dict[str, list[Line]] = {
-        "about nettle": [Call("tea.order", tea="nettle"), "It is done."]
-    }
     events = list[Event]()
-    async with talking(Scripts(lines), bundle=at_tea(process)) as talk:
+    async with talking(Scripts(ORDERED), bundle=at_tea(process)) as talk:
         async for event in talk.stream("go"):
             events.append(event)
             if isinstance(event, tl.Block) and isinstance(event.body, tl.ToolPending):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, Literal, Unpack
@@ -36,8 +36,8 @@ from loopline.testing import Call, Fail, FakeClock, Raw, Refuse, Say, ScriptedMo
 from loopline.testing.scripted import CapabilityChoices, Entry
 from tests.support.crashing_log import Crashed, CrashingLog
 from tests.support.rows import each_row
-from tests.support.scripted_conversation import talking
-from tests.support.workbench import bodies_of
+from tests.support.scripted_conversation import play_turn, talking
+from tests.support.workbench import bodies_of, said
 
 
 class Advice(BaseModel):
@@ -90,17 +90,9 @@ WAYS: dict[str, CapabilityChoices] = {
 
 async def heard(harness: Harness, text: str, output_type: object) -> tuple[str, list[Event]]:
     """What a listener has on the answer channel when the turn is over, and every event."""
-    answer, events = "", list[Event]()
-    async for event in harness.conversation("c1").stream(text, output_type=output_type):
-        events.append(event)
-        match event:
-            case Delta(type="delta", channel="answer", text=piece):
-                answer += piece
-            case Delta(type="reset", channel="answer"):
-                answer = ""
-            case _:
-                pass
-    return answer, events
+    stream = harness.conversation("c1").stream(text, output_type=output_type)
+    events = [event async for event in stream]
+    return said(events), events
 
 
 async def advised(
@@ -260,8 +252,7 @@ async def test_an_answer_of_a_tool_stands_wherever_its_runner_dies_and_is_not_as
 
 async def test_an_answer_of_a_tool_that_does_not_fit_is_an_error_for_the_model() -> None:
     model = ScriptedModel([Call("tea.decide", minutes=3), Say("Three minutes.")])
-    async with talking(model, bundle=BUNDLE, name="c1") as talk:
-        result = await talk.say("Green?")
+    result, _ = await play_turn(model, "Green?", bundle=BUNDLE)
     assert (result.answer, result.output) == ("Three minutes.", None)
     assert "the answer it gave is no text" in str(model.requests[1])
 
@@ -444,8 +435,7 @@ async def test_a_child_run_answers_in_text_whatever_its_parents_answer_is() -> N
 
     bundle = Bundle(id="b", tools=[delegate], output_type=Advice)
     model = ScriptedModel([Call("b.delegate"), Say("Three minutes."), Say(TEXT)], **WAYS["schema"])
-    async with talking(model, bundle=bundle, name="c1") as talk:
-        result = await talk.say("Green?")
+    result, _ = await play_turn(model, "Green?", bundle=bundle)
     assert result.output == GREEN
     assert [request.options.json_form is None for request in model.requests] == [False, True, False]
 
@@ -521,10 +511,8 @@ async def test_nothing_to_correct_is_not_asked_for_again(
         assert (entry, asked, result.ok) == (entry, list(dict.fromkeys(levels)), False)
 
 
-@pytest.mark.parametrize(("capabilities", "levels"), KINDS)
-async def test_no_request_is_made_twice(
-    capabilities: CapabilityChoices, levels: list[Level]
-) -> None:
+@pytest.mark.parametrize("capabilities", [capabilities for capabilities, _ in KINDS])
+async def test_no_request_is_made_twice(capabilities: CapabilityChoices) -> None:
     model = scripted(*[Raw('{"answer": 4}')] * 5, **capabilities)
     await ask(model)
     for number, request in enumerate(model.requests):
@@ -743,12 +731,8 @@ async def test_an_odd_reply_is_a_result(raw: str) -> None:
     assert not (await ask(scripted(Raw(raw), Raw(raw)))).ok
 
 
-def texts(entries: Sequence[str]) -> list[Raw]:
-    return [Raw(text) for text in entries]
-
-
 async def test_a_tail_is_said_before_what_is_corrected() -> None:
-    model = scripted(*texts(["no", GOOD]))
+    model = scripted(Raw("no"), Raw(GOOD))
     prompt = Prompt(system="", tail="Now.", purpose="title")
     assert (await structured_llm_call(model, prompt, SCHEMA)).ok
     assert [str(message) for message in model.requests[1].messages[:2]] == [
