@@ -5,24 +5,29 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from importlib import import_module
 
 from loopline.names import MODULES
 from loopline.timeline import body_types
 from tests.docs.pages import ROOT, code_words, pages
-from tests.house.tree import python_files, tree
+from tests.house.tree import python_files, text_of, tree
 
 REFERENCE = ROOT / "docs" / "reference"
 
 
 def undocumented(names: Iterable[str], before: str = "", after: str = "") -> list[str]:
     """The names that no page sets as code, alone or in a longer piece of code."""
-    words = "\n".join(code_word for page in pages() for code_word in code_words(page))
     return [
         name
         for name in sorted(names)
-        if not re.search(rf"(?<![\w.]){before}{re.escape(name)}(?!\w{after})", words)
+        if not re.search(rf"(?<![\w.]){before}{re.escape(name)}(?!\w{after})", code_on_pages())
     ]
+
+
+@cache
+def code_on_pages() -> str:
+    return "\n".join(code_word for page in pages() for code_word in code_words(page))
 
 
 def public_names() -> list[str]:
@@ -44,11 +49,13 @@ def _commands(command: object, typed: str = "") -> Iterator[str]:
         yield from _commands(within, f"{typed} {name}".strip())
 
 
+@cache
 def variables() -> set[str]:
     """The environment variables of ours that the package names."""
     return {
         node.value
         for path in python_files("sdk")
+        if "LOOPLINE_" in text_of(path)
         for node in ast.walk(tree(path))
         if isinstance(node, ast.Constant)
         and isinstance(node.value, str)
@@ -56,11 +63,13 @@ def variables() -> set[str]:
     }
 
 
+@cache
 def limits() -> set[str]:
     """The keys of `Limits`: what `build_react` and `say` take as keywords."""
     return {
         ast.unparse(line.target)
         for path in python_files("sdk")
+        if "class Limits" in text_of(path)
         for node in ast.walk(tree(path))
         if isinstance(node, ast.ClassDef) and node.name == "Limits"
         for line in node.body

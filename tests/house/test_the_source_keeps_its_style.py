@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import ROOT
-from tests.house.tree import SDK, functions, kept_files, place, python_files, tree
+from tests.house.tree import SDK, functions, kept_files, place, python_files, text_of, tree
 
 LINES_OF_A_MODULE = 1_000
 LINES_OF_A_FUNCTION = 70
@@ -34,7 +34,8 @@ def lines_with(files: list[Path], wanted: re.Pattern[str]) -> list[str]:
     return [
         f"{place(path, number)} {line.strip()}"
         for path in files
-        for number, line in enumerate(path.read_text("utf-8", "replace").splitlines(), 1)
+        if wanted.search(text_of(path))
+        for number, line in enumerate(text_of(path).splitlines(), 1)
         if wanted.search(line)
     ]
 
@@ -84,7 +85,8 @@ def stated(union: ast.Call) -> str:
 
 
 def test_a_fold_reads_the_union_that_its_types_say() -> None:
-    nodes = [node for path in python_files("sdk") for node in ast.walk(tree(path))]
+    paths = [path for path in python_files("sdk") if UNION.search(text_of(path))]
+    nodes = [node for path in paths for node in ast.walk(tree(path))]
     calls = [node for node in nodes if isinstance(node, ast.Call)]
     typed = [call for call in calls if isinstance(call.func, ast.Subscript)]
     unions = [call for call in typed if UNION.match(ast.unparse(call.func))]
@@ -93,7 +95,7 @@ def test_a_fold_reads_the_union_that_its_types_say() -> None:
 
 
 def test_no_module_is_long() -> None:
-    lengths = {path: len(path.read_text("utf-8").splitlines()) for path in python_files("sdk")}
+    lengths = {path: len(text_of(path).splitlines()) for path in python_files("sdk")}
     long = {path: length for path, length in lengths.items() if length > LINES_OF_A_MODULE}
     assert [f"{place(path, 1)} has {length} lines" for path, length in long.items()] == []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -37,16 +37,21 @@ def python_files(*folders: str) -> list[Path]:
 
 
 @cache
+def text_of(path: Path) -> str:
+    return path.read_text("utf-8", "replace")
+
+
+@cache
 def tree(path: Path) -> ast.Module:
     """The file as a syntax tree."""
-    return ast.parse(path.read_text("utf-8"), filename=str(path))
+    return ast.parse(text_of(path), filename=str(path))
 
 
-def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+@cache
+def functions(path: Path) -> Sequence[ast.FunctionDef | ast.AsyncFunctionDef]:
     """Every function in the file, methods and inner ones too."""
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef
+    return [node for node in ast.walk(tree(path)) if isinstance(node, kinds)]
 
 
 def place(path: Path, line: int) -> str:
