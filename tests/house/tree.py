@@ -50,8 +50,8 @@ def tree(path: Path) -> ast.Module:
 @cache
 def functions(path: Path) -> Sequence[ast.FunctionDef | ast.AsyncFunctionDef]:
     """Every function in the file, methods and inner ones too."""
-    kinds = ast.FunctionDef | ast.AsyncFunctionDef
-    return [node for node in ast.walk(tree(path)) if isinstance(node, kinds)]
+    nodes = ast.walk(tree(path))
+    return [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
 
 
 def place(path: Path, line: int) -> str:

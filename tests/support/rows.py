@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import pytest
 
 Test: TypeAlias = Callable[..., Any]
 
 
-def each_row(rows: Iterable[object]) -> Callable[[Test], Test]:
+def each_row(rows: Iterable[Sequence[object] | object]) -> Callable[[Test], Test]:
     """Call a test with the values of each row as its arguments, and let it fail once with the errors of all rows.
 
     A row that is no tuple is one argument. The test can have no fixtures.
@@ -42,15 +42,15 @@ def each_row(rows: Iterable[object]) -> Callable[[Test], Test]:
     return decorate
 
 
-def as_arguments(row: Any) -> tuple[Any, ...]:
-    return row if isinstance(row, tuple) else (row,)
+def as_arguments(row: Any) -> Sequence[Any]:
+    return cast("tuple[Any, ...]", row) if isinstance(row, tuple) else (row,)
 
 
 class Errors(AbstractContextManager[None, bool]):
     """The errors of rows: what is raised within is noted with the row, and the next row is tried."""
 
     def __init__(self) -> None:
-        self.row: tuple[Any, ...] = ()
+        self.row: Sequence[Any] = ()
         self.errors: list[BaseException] = []
 
     def __exit__(
