@@ -42,15 +42,15 @@ def each_row(rows: Iterable[Sequence[object] | object]) -> Callable[[Test], Test
     return decorate
 
 
-def as_arguments(row: Any) -> Sequence[Any]:
-    return cast("tuple[Any, ...]", row) if isinstance(row, tuple) else (row,)
+def as_arguments(row: object) -> Sequence[object]:
+    return cast("tuple[object, ...]", row) if isinstance(row, tuple) else (row,)
 
 
 class Errors(AbstractContextManager[None, bool]):
     """The errors of rows: what is raised within is noted with the row, and the next row is tried."""
 
     def __init__(self) -> None:
-        self.row: Sequence[Any] = ()
+        self.row: Sequence[object] = ()
         self.errors: list[BaseException] = []
 
     def __exit__(
