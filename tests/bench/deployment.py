@@ -31,10 +31,11 @@ import httpx2
 
 from loopline.client import connect
 from loopline.events import Event
-from loopline.timeline import Block, Exit, ToolStarted, UserPrompt
+from loopline.timeline import Block, Exit, UserPrompt
 from tests.bench.container_image import make_root
 from tests.bench.program import say
 from tests.docs.pages import ROOT, fences
+from tests.support.turn_faults import find_faults
 
 PROGRAMS = ("dockerd", "docker-compose", "debootstrap", "slirp4netns", "aws", "curl")
 PAGE = ROOT / "docs/sdk/runbook-README.md"
@@ -215,23 +216,6 @@ async def read_settled(key: str, load: Load) -> dict[str, Sequence[Block]]:
 
 def ended_turns(blocks: Sequence[Block]) -> int:
     return sum(isinstance(block.body, Exit) for block in blocks)
-
-
-def find_faults(texts: Sequence[str], blocks: Sequence[Block]) -> list[str]:
-    """Return what is wrong with a conversation to which these messages were sent."""
-    faults: list[str] = []
-    if [block.seq for block in blocks] != list(range(1, len(blocks) + 1)):
-        faults.append("a gap")
-    prompts = [block.body.text for block in blocks if isinstance(block.body, UserPrompt)]
-    if prompts != list(texts):
-        faults.append(f"{len(texts)} messages were acknowledged, {len(prompts)} are stored")
-    turns = [block.turn for block in blocks if isinstance(block.body, Exit)]
-    if turns != list(range(1, len(texts) + 1)):
-        faults.append(f"{len(texts)} messages have {len(turns)} ends: {turns}")
-    starts = Counter(block.body.call_id for block in blocks if isinstance(block.body, ToolStarted))
-    if any(count > 1 for count in starts.values()):
-        faults.append("a call with an effect was started twice")
-    return faults
 
 
 @contextmanager

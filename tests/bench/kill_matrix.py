@@ -25,13 +25,14 @@ from pathlib import Path
 from statistics import median, quantiles
 
 from loopline.client import RemoteConversation, connect
-from loopline.timeline import Block, Exit, RoundStart, ToolStarted, UserPrompt
+from loopline.timeline import Block, Exit
 from tests.bench.program import print_table, read_options
 from tests.support.kill_parts import BucketPart, DatabasePart, Part, ProgramPart
 from tests.support.network import Network, network
 from tests.support.postgres_server import durable_postgres
 from tests.support.redis_server import RedisServer
 from tests.support.s3_server import BUCKET
+from tests.support.turn_faults import find_faults
 
 PARTS = ("worker", "server", "postgres", "redis", "s3")
 WAYS = ("killed", "stopped", "cut off")
@@ -243,33 +244,18 @@ async def _check(talker: Talker, report: MatrixReport) -> None:
     name = talker.talk.conversation.name
     blocks = list(await talker.talk.blocks())
     stored = {block.seq: block for block in blocks}
-    bodies = [block.body for block in blocks]
-    prompts = [block.seq for block in blocks if isinstance(block.body, UserPrompt)]
-    taken = [seq for body in bodies if isinstance(body, RoundStart) for seq in body.takes]
-    exits = [block for block in blocks if isinstance(block.body, Exit)]
-    terms = [block.term for block in blocks if block.term]
-    starts = Counter(body.call_id for body in bodies if isinstance(body, ToolStarted))
-    ends = [body for body in bodies if isinstance(body, Exit)]
-    cut_off = [body for body in ends if body.reason == "interrupted"]
+    ends = [block.body for block in blocks if isinstance(block.body, Exit)]
+    cut_off = [end for end in ends if end.reason == "interrupted"]
     report.messages += len(talker.texts)
     report.blocks += len(talker.received)
     report.cut_off += len(cut_off)
     lost = [block.seq for block in talker.received if stored.get(block.seq) != block]
     received = [block.seq for block in talker.received]
-    found = {
-        "a received block is not stored": bool(lost),
-        "blocks were received twice or out of order": received != sorted(set(received)),
-        "the seqs have a gap": [*stored] != list(range(1, len(blocks) + 1)),
-        "the messages are others": [b.text for b in bodies if isinstance(b, UserPrompt)]
-        != talker.texts,
-        "a message was taken twice or out of order": taken != sorted(set(taken)),
-        "a message was not taken": len(set(prompts) - {*taken}) > len(cut_off),
-        "turns did not end once, in order": [b.turn for b in exits]
-        != list(range(1, len(exits) + 1)),
-        "a term fell": terms != sorted(terms),
-        "a call began twice": max(starts.values(), default=0) > 1,
-    }
-    report.problems += [f"{name}: {problem}" for problem, is_so in found.items() if is_so]
+    faults = find_faults(talker.texts, blocks, untaken=len(cut_off), unended=len(talker.texts))
+    faults += ["a received block is not stored"] if lost else []
+    if received != sorted(set(received)):
+        faults.append("blocks were received twice or out of order")
+    report.problems += [f"{name}: {fault}" for fault in faults]
 
 
 def main() -> None:

@@ -16,15 +16,16 @@ from itertools import count
 from pathlib import Path
 
 from loopline.client import RemoteConversation, connect
-from loopline.timeline import Exit, RoundStart, UserPrompt
+from loopline.timeline import TurnHeader
 from tests.bench.program import print_table, read_options
 from tests.support.kill_parts import ProgramPart
 from tests.support.postgres_server import durable_postgres
+from tests.support.turn_faults import find_faults
 
 
 @dataclass(slots=True)
 class UpgradeReport:
-    turns: dict[str, int] = field(default_factory=dict[str, int])
+    turns: Counter[str] = field(default_factory=Counter[str])
     """The number of turns by the version of the bundle that ran them."""
     problems: list[str] = field(default_factory=list[str])
 
@@ -93,21 +94,9 @@ async def _converse(
 async def _check(talk: RemoteConversation, texts: list[str], report: UpgradeReport) -> None:
     """Check that each message has its turn, in order, and count the turns by version."""
     blocks = await talk.blocks()
-    bodies = [block.body for block in blocks]
-    prompts = [block for block in blocks if isinstance(block.body, UserPrompt)]
-    taken = [seq for body in bodies if isinstance(body, RoundStart) for seq in body.takes]
-    exits = [block.turn for block in blocks if isinstance(block.body, Exit)]
-    right = (
-        [body.text for body in bodies if isinstance(body, UserPrompt)] == texts
-        and taken == [block.seq for block in prompts]
-        and exits == list(range(1, len(texts) + 1))
-    )
-    if not right:
-        report.problems.append(f"{talk.conversation.name}: turns are missing or out of order")
-    for block in blocks:
-        if block.type == "turn.header":
-            version = f"{getattr(block.body, 'version', '')}"
-            report.turns[version] = report.turns.get(version, 0) + 1
+    name = talk.conversation.name
+    report.problems += [f"{name}: {fault}" for fault in find_faults(texts, blocks)]
+    report.turns.update(b.body.version for b in blocks if isinstance(b.body, TurnHeader))
 
 
 def main() -> None:

@@ -13,9 +13,10 @@ import re
 import resource
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
 from statistics import median, quantiles
@@ -23,6 +24,7 @@ from time import perf_counter
 
 from tests.bench.program import print_table, read_options
 from tests.docs.pages import ROOT
+from tests.support.waiting import until
 
 HERE = "/conversations/default/default"
 TIME = re.compile(rb"time=(\d+\.\d+)")
@@ -31,6 +33,7 @@ ENDED = re.compile(rb"^loopline_turns_total\{[^}]*\} (\d+)$", re.MULTILINE)
 LONG = 200_000
 """The characters of a long answer."""
 DELTA, EXIT = b"event: delta\n", b"event: react.exit\n"
+patiently = partial(until, seconds=3_600.0, pause=0.005)
 
 
 @dataclass(slots=True)
@@ -112,13 +115,6 @@ async def post(port: int, path: str, text: str = "tea") -> int:
     return int(answer.split(b" ", 2)[1])
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    for _ in count():
-        if holds():
-            return
-        await asyncio.sleep(0.005)
-
-
 @dataclass(slots=True)
 class LoadReport:
     """What the listeners of one server got, in milliseconds and MB."""
@@ -153,7 +149,7 @@ async def measure_delays(
     """Return the delays of single messages, those of bursts, and the messages in a second of the bursts."""
 
     async def settle(number: int) -> None:
-        await until(lambda: all(len(listener.delays) >= number for listener in listeners))
+        await patiently(lambda: all(len(listener.delays) >= number for listener in listeners))
 
     for listener in listeners:
         listener.delays = []
@@ -177,9 +173,9 @@ async def measure_delays(
 
 async def _until_told(group: Sequence[Listener], *, with_exits: bool) -> None:
     """Wait until listeners have a first delta, and the end of its turn."""
-    await until(lambda: all(listener.delays for listener in group))
+    await patiently(lambda: all(listener.delays for listener in group))
     if with_exits:
-        await until(lambda: all(listener.exits for listener in group))
+        await patiently(lambda: all(listener.exits for listener in group))
 
 
 async def measure_turns(server: LoadedServer, conversations: int, rounds: int) -> float:
@@ -221,7 +217,7 @@ async def measure_loopline(
         await asyncio.gather(*(listener.disconnect() for listener in listeners))
         await sent
         await asyncio.gather(*(listener.connect() for listener in listeners))
-        await until(lambda: all(listener.exits > turns for listener in listeners))
+        await patiently(lambda: all(listener.exits > turns for listener in listeners))
         report.wrong = sum(map(_is_wrong, listeners))
         await asyncio.gather(*(listener.disconnect() for listener in listeners))
         report.turns_per_second = await measure_turns(server, conversations, rounds)
@@ -266,7 +262,7 @@ async def _say(server: LoadedServer, name: str, size: int) -> None:
     await asyncio.sleep(0.2)
     before = listener.exits
     await post(server.port, f"{HERE}/{name}/messages", f"say {size}")
-    await until(lambda: listener.exits > before)
+    await patiently(lambda: listener.exits > before)
     await listener.disconnect()
 
 

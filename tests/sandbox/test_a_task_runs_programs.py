@@ -11,7 +11,7 @@ import random
 import stat
 import sys
 import zipfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from textwrap import dedent
 
@@ -29,6 +29,7 @@ from tests.bench.executions import execution, session
 from tests.support.ecs_endpoint import CREDENTIALS, TASKS, Services, clear, keys
 from tests.support.escapes import ATTEMPTS, ENDS, canaries, judge_all, judge_attempts
 from tests.support.programs import python
+from tests.support.waiting import until
 
 WITHOUT_NAMESPACES = {"names of interfaces", "routes of the host"}
 """What a program of a task may see: it is not secret, and Fargate permits nothing that would hide it."""
@@ -282,18 +283,10 @@ async def test_a_task_whose_harness_is_killed_ends_after_its_own_time(
     assert await process.stdout.readline() == b"up\n"
     process.kill()
     await process.wait()
-    await until(lambda: aws.tasks.is_stopped(aws.tasks.started[-1]))
-    await until(lambda: not list(runs.iterdir()))
+    [task] = aws.tasks.started[-1:]
+    await until(lambda: asyncio.to_thread(aws.tasks.is_stopped, task))
+    await until(lambda: asyncio.to_thread(lambda: not list(runs.iterdir())))
     clear(aws.s3)  # nobody is left to do it
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    """Wait until something is so, or long enough to be sure that it never will be."""
-    for _ in range(1_000):
-        if await asyncio.to_thread(is_so):
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError("it is not so")
 
 
 @pytest.mark.parametrize(

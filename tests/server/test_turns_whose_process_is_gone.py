@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import httpx2
@@ -17,6 +16,7 @@ from loopline.testing import ScriptedModel
 from loopline.timeline import ConversationKey, MemoryLog, TimelineLog
 from tests.support.crashing_log import Crashed, CrashingLog
 from tests.support.live_server import in_process
+from tests.support.waiting import until
 
 KEY = ConversationKey(name="c")
 BEFORE_THE_ROUND = 2
@@ -57,14 +57,6 @@ async def left_turns(client: httpx2.AsyncClient) -> dict[str, str]:
     answer = await client.get("/conversations/default/default/c/status")
     left: dict[str, str] = answer.json()["meta"]["left_turns"] if answer.is_success else {}
     return left
-
-
-async def until(is_true: Callable[[], Awaitable[bool]]) -> None:
-    for _ in range(1_000):
-        if await is_true():
-            return
-        await asyncio.sleep(0.01)
-    pytest.fail("it did not become true")
 
 
 async def test_a_turn_whose_process_dies_while_the_server_runs_is_resumed() -> None:

@@ -7,16 +7,12 @@ import random
 import sys
 from pathlib import Path
 
-from loopline import Harness
-from tests.support.echo_model import EchoModel
-from tests.support.worker_process import work
+from tests.support.worker_process import submitter
 
 
 async def _submit(store: str, ledger: Path, name: str, messages: int, conversations: int) -> None:
     chance = random.Random(name)
-    async with Harness.open(
-        work(ledger), store=store, model=EchoModel(), submits_only=True
-    ) as harness:
+    async with submitter(store, ledger) as harness:
         texts = [f"call work.note text={name}-{n}" for n in range(messages)]
         talks = [harness.conversation(f"c{n}") for n in range(conversations)]
         for start in range(0, messages, 10):

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from loopline import Bundle, Harness, LooplineError, ToolContext, tool
 from loopline.harness import Worker, WorkerLimits, open_turns, open_worker
+from loopline.testing import FakeClock
 from tests.support.echo_model import EchoModel
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,6 +38,13 @@ def work(ledger: Path) -> Bundle:
         return f"noted {text}"
 
     return Bundle(id="work", instructions="You help.", tools=[note])
+
+
+def submitter(store: str, ledger: Path, clock: FakeClock | None = None) -> Harness:
+    """A harness that submits turns of `work`, as a server with workers does."""
+    return Harness.open(
+        work(ledger), store=store, model=EchoModel(), submits_only=True, clock=clock
+    )
 
 
 class NotStarted(Exception):

@@ -27,6 +27,7 @@ from loopline.timeline import (
     UserPrompt,
 )
 from tests.support.memory_relay import MemoryRelay
+from tests.support.waiting import until
 
 KEY = ConversationKey(name="c1")
 OTHER = ConversationKey(name="c1", user="eve")
@@ -97,14 +98,6 @@ async def opening(queues: list[asyncio.Queue[str]]) -> AsyncIterator[Opening]:
             return await stack.enter_async_context(LiveEvents(MemoryRelay(queues, 200)))
 
         yield lambda: asyncio.ensure_future(opened())
-
-
-async def until(is_true: Callable[[], bool]) -> None:
-    for _ in range(2_000):
-        if is_true():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError("it never became true")
 
 
 async def test_a_turn_is_published_only_while_another_process_listens(opening: Opening) -> None:

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,6 +13,7 @@ from loopline.errors import StoreError
 from loopline.store.redis_relay import KEEP_SECONDS, MOST_ENTRIES, RedisRelay
 from tests.support.peers.http2 import certificate
 from tests.support.redis_server import RedisServer
+from tests.support.waiting import until
 
 STORE = "tea/loopline"
 SECRET = "s3cret"
@@ -55,14 +55,6 @@ class Listener:
     async def until_texts(self, *texts: str) -> None:
         await until(lambda: len(self.texts) >= len(texts))
         assert self.texts == [*texts]
-
-
-async def until(is_true: Any) -> None:
-    for _ in range(6_000):
-        if is_true():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it never became true")
 
 
 @asynccontextmanager

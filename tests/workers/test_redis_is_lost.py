@@ -45,11 +45,6 @@ def store() -> str:
     return running_postgres().store_url()
 
 
-@pytest.fixture
-def ledger(tmp_path: Path) -> Path:
-    return tmp_path / "ledger"
-
-
 @pytest.mark.parametrize("way", ["killed", "stopped"])
 async def test_a_listener_has_every_block_and_text_and_hears_deltas_again(
     server: RedisServer, store: str, ledger: Path, way: str

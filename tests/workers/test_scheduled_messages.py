@@ -23,21 +23,17 @@ from loopline.tools import ToolFunction
 from tests.doors.command import Loopline
 from tests.support.echo_model import EchoModel
 from tests.support.live_server import SHOP, book, serving
+from tests.support.waiting import until
 from tests.support.worker_process import (
     put_back_dead_letters,
     running,
+    submitter,
     work,
     worker_process,
 )
 
 START = datetime(2026, 3, 27, 8, 0, tzinfo=UTC)
 """A Friday, before the clocks of Berlin go forward on Sunday."""
-
-
-def submitter(store: str, ledger: Path, clock: FakeClock | None = None) -> Harness:
-    return Harness.open(
-        work(ledger), store=store, model=EchoModel(), submits_only=True, clock=clock
-    )
 
 
 def shop(store: str, extra: ToolFunction[..., Any] = book) -> Harness:
@@ -51,11 +47,12 @@ def prompts(blocks: Sequence[Block]) -> list[str]:
 
 async def until_ended(talk: Conversation[Any], turns: int) -> Sequence[Block]:
     """Wait until so many turns of the conversation have ended, and return its blocks."""
-    for _ in range(3_000):
-        if len(await talk.blocks(types=["react.exit"])) >= turns:
-            return await talk.blocks()
-        await asyncio.sleep(0.02)
-    raise AssertionError(f"{turns} turns have not ended")
+
+    async def have_ended() -> bool:
+        return len(await talk.blocks(types=["react.exit"])) >= turns
+
+    await until(have_ended)
+    return await talk.blocks()
 
 
 async def test_a_delayed_message_begins_a_turn_after_its_time_and_others_do_not_wait_for_it(

@@ -18,6 +18,7 @@ from loopline.timeline import Block, Completion, Exit
 from tests.support.echo_model import EchoModel
 from tests.support.postgres_server import durable_postgres, running_postgres
 from tests.support.redis_server import running_redis
+from tests.support.waiting import until
 from tests.support.worker_process import work, worker_process
 
 pytestmark = pytest.mark.service
@@ -69,11 +70,7 @@ async def hear(
 
 
 async def until_text(heard: Heard) -> None:
-    for _ in range(SECONDS * 100):
-        if heard.deltas:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("no text was heard")
+    await until(lambda: bool(heard.deltas))
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ from loopline.store.postgres_relay import PostgresRelay
 from loopline.timeline import Exit, UserPrompt
 from tests.support.echo_model import EchoModel
 from tests.support.postgres_server import running_postgres
-from tests.support.worker_process import ROOT, running, work, worker_process
+from tests.support.worker_process import ROOT, running, submitter, work, worker_process
 
 pytestmark = pytest.mark.service
 
@@ -56,7 +56,7 @@ async def kill_listeners(seed: int) -> None:
 async def check_each_ran_once(store: str, ledger: Path, names: Sequence[str], each: int) -> None:
     """Wait until no turn is open; every message then has its own turn, which ran once."""
     expected = {f"{name}-{n}" for name in names for n in range(each)}
-    async with Harness.open(work(ledger), store=store, submits_only=True) as harness:
+    async with submitter(store, ledger) as harness:
         while open_now := await open_turns(harness.log):
             assert {turn.state for turn in open_now} <= {"queued", "running", "cut off"}
             await asyncio.sleep(0.2)
@@ -110,7 +110,7 @@ async def test_a_notice_wakes_a_worker_that_never_sweeps_also_after_malformed_on
     async with (
         open_worker([work(ledger)], store=store, model=EchoModel()) as opened,
         Harness.open(work(ledger), store=store, model=EchoModel()) as runner,
-        Harness.open(work(ledger), store=store, submits_only=True) as harness,
+        submitter(store, ledger) as harness,
         AsyncExitStack() as stack,
     ):
         worker = Worker({"work": runner}, opened.wake_ups, sweep_seconds=1e6)
@@ -130,7 +130,7 @@ async def test_a_worker_looks_everywhere_once_its_lost_connection_is_back(
     async with (
         open_worker([work(ledger)], store=store, model=EchoModel()) as opened,
         Harness.open(work(ledger), store=store, model=EchoModel()) as runner,
-        Harness.open(work(ledger), store=store, submits_only=True) as harness,
+        submitter(store, ledger) as harness,
         AsyncExitStack() as stack,
     ):
         worker = Worker({"work": runner}, opened.wake_ups, sweep_seconds=1e6)

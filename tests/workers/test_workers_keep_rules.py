@@ -14,7 +14,7 @@ from loopline.cli.workers import WorkerMetering
 from loopline.harness import open_turns, open_worker
 from loopline.timeline import Exit, ToolResult, TurnHeader
 from tests.support.echo_model import EchoModel
-from tests.support.worker_process import running, work, worker_process
+from tests.support.worker_process import running, submitter, work, worker_process
 
 
 def version(ledger: Path, number: str) -> Bundle:
@@ -27,7 +27,7 @@ async def test_a_request_that_exceeds_the_quota_of_its_user_is_refused_in_a_work
     metering = WorkerMetering(["user_tokens=2", "turn_tokens=1"], hides_details=True)
     async with (
         open_worker([work(ledger)], store=store, model=EchoModel(), metering=metering) as worker,
-        Harness.open(work(ledger), store=store, submits_only=True) as harness,
+        submitter(store, ledger) as harness,
         running(worker),
     ):
         metering.log = worker.log
@@ -70,9 +70,7 @@ async def test_a_later_version_takes_the_turns_of_an_earlier_one(store: str, led
 async def test_a_worker_that_is_told_to_end_under_load_loses_nothing_and_does_nothing_twice(
     store: str, ledger: Path
 ) -> None:
-    async with Harness.open(
-        work(ledger), store=store, model=EchoModel(), submits_only=True
-    ) as harness:
+    async with submitter(store, ledger) as harness:
         with worker_process(store, ledger):
             with worker_process(store, ledger, drain=0.1) as ending:
                 names = [f"c{n}" for n in range(12)]
@@ -100,15 +98,13 @@ async def test_a_stop_from_another_process_ends_the_turn_of_a_worker(
     store: str, ledger: Path
 ) -> None:
     with worker_process(store, ledger):
-        async with Harness.open(
-            work(ledger), store=store, model=EchoModel(), submits_only=True
-        ) as harness:
+        async with submitter(store, ledger) as harness:
             talk = harness.conversation("c1")
             sent = await talk.submit("x" * 20_000)
             while not await talk.blocks(types=["turn.header"]):
                 assert len(await open_turns(harness.log)) == 1
                 await asyncio.sleep(0.05)
-            async with Harness.open(work(ledger), store=store, submits_only=True) as other:
+            async with submitter(store, ledger) as other:
                 assert await other.conversation("c1").stop()
             assert (await sent.result()).exit_reason == "stopped"
             assert await open_turns(harness.log) == []

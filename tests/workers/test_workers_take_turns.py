@@ -42,24 +42,25 @@ from loopline.timeline import (
     Entry,
     Exit,
     MemoryLog,
-    RoundStart,
     Sender,
     TimelineLog,
     ToolCalled,
     ToolPending,
     ToolResult,
-    ToolStarted,
     TurnHeader,
     UserPrompt,
 )
 from tests.support.echo_model import EchoModel
 from tests.support.live_server import book
 from tests.support.postgres_server import running_postgres
+from tests.support.turn_faults import find_faults
+from tests.support.waiting import until
 from tests.support.widest_read import WidestRead
 from tests.support.worker_process import (
     NotStarted,
     put_back_dead_letters,
     running,
+    submitter,
     work,
     worker_process,
 )
@@ -68,11 +69,6 @@ from tests.support.worker_process import (
 @pytest.fixture
 def store(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/talk.db"
-
-
-def submitter(store: str, ledger: Path) -> Harness:
-    """A harness that submits turns, as a server with workers does."""
-    return Harness.open(work(ledger), store=store, model=EchoModel(), submits_only=True)
 
 
 @asynccontextmanager
@@ -90,33 +86,16 @@ async def submitting(
 
 async def until_begun(talk: Conversation[Any], times: int) -> None:
     """Wait until runners have taken turns of the conversation so often."""
-    for _ in range(6_000):
-        blocks = await talk.blocks(types=["turn.header"])
-        if len(blocks) >= times:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError(f"no runner has begun {times} times")
+
+    async def have_begun() -> bool:
+        return len(await talk.blocks(types=["turn.header"])) >= times
+
+    await until(have_begun)
 
 
 def noted(ledger: Path) -> Counter[str]:
     """The lines that tools have written, each with its number."""
     return Counter(ledger.read_text().splitlines())
-
-
-def check_turns(blocks: Sequence[Block], texts: Sequence[str]) -> None:
-    """Every message has its turn, which ran once, in order, under one runner at a time."""
-    assert [block.seq for block in blocks] == list(range(1, len(blocks) + 1))
-    bodies = [block.body for block in blocks]
-    assert [body.text for body in bodies if isinstance(body, UserPrompt)] == list(texts)
-    prompts = [block.seq for block in blocks if isinstance(block.body, UserPrompt)]
-    taken = [seq for body in bodies if isinstance(body, RoundStart) for seq in body.takes]
-    assert taken == prompts
-    ends = [block for block in blocks if isinstance(block.body, Exit)]
-    assert [block.turn for block in ends] == list(range(1, len(texts) + 1))
-    terms = [block.term for block in blocks if block.term]
-    assert terms == sorted(terms)
-    starts = Counter(body.call_id for body in bodies if isinstance(body, ToolStarted))
-    assert max(starts.values(), default=0) <= 1
 
 
 async def test_a_worker_runs_what_another_process_submits_and_its_result_comes_back(
@@ -129,7 +108,7 @@ async def test_a_worker_runs_what_another_process_submits_and_its_result_comes_b
             events = [event async for event in talk.stream("call work.note text=tea")]
         assert isinstance(events[-1], Block)
         assert isinstance(events[-1].body, Exit)
-        check_turns(await talk.blocks(), ["hello", "call work.note text=tea"])
+        assert find_faults(["hello", "call work.note text=tea"], await talk.blocks()) == []
     assert noted(ledger) == {"c1 tea": 1}
 
 
@@ -145,7 +124,7 @@ async def test_messages_without_a_worker_wait_and_a_worker_that_starts_later_run
         with worker_process(store, ledger):
             answers = [(await submission.result()).answer for submission in sent]
         assert answers == [f"You said: number {n}" for n in range(3)]
-        check_turns(await talk.blocks(), [f"number {n}" for n in range(3)])
+        assert find_faults([f"number {n}" for n in range(3)], await talk.blocks()) == []
 
 
 async def test_a_turn_that_asks_is_paused_and_a_worker_takes_the_answer(
@@ -451,13 +430,12 @@ async def test_a_turn_that_ends_two_workers_is_a_dead_letter_until_it_is_put_bac
         assert (result.exit_reason, result.ok) == ("interrupted", False)
         [dead] = await open_turns(harness.log)
         assert (dead.state, dead.turn_id) == ("dead", "turn_1")
+
+        async def is_dead() -> bool:
+            return [turn.state for turn in await open_turns(harness.log)] == ["dead"]
+
         with worker_process(store, ledger):
-            for _ in range(1_000):  # the worker holds the conversation while it looks
-                [dead] = await open_turns(harness.log)
-                if dead.state == "dead":
-                    break
-                await asyncio.sleep(0.01)
-            assert dead.state == "dead"
+            await until(is_dead)  # the worker holds the conversation while it looks
             assert await talk.retry() == "turn_1"
             await until_begun(talk, 3)
             await talk.stop()
@@ -500,7 +478,7 @@ async def kill_under_load(
                 await submission.result()
         for talk in talks:
             blocks = await talk.blocks()
-            check_turns(blocks, texts)
+            assert find_faults(texts, blocks) == []
             results = [b.body for b in blocks if isinstance(b.body, ToolResult)]
             assert {result.status for result in results} <= {"ok", "interrupted"}
         assert max(noted(ledger).values()) == 1
