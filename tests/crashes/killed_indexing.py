@@ -41,9 +41,7 @@ _TABLES = (
 class SmallBatches(WordEmbedder):
     """Embeds few texts at once, so that there are many places to be killed."""
 
-    @property
-    def batch(self) -> int:
-        return 4
+    batch = 4
 
 
 async def index_and_forget(file: Path) -> None:

@@ -48,14 +48,12 @@ def chunks(count: int, start: int = 0) -> list[Chunk]:
 class CountingEmbedder(WordEmbedder):
     """Counts the texts that it embeds, and fails from a given one on."""
 
+    batch = 8
+
     def __init__(self, fails_after: int = 10**9) -> None:
         super().__init__()
         self.texts: list[str] = []
         self._fails_after = fails_after
-
-    @property
-    def batch(self) -> int:
-        return 8
 
     def embed_passages(self, texts: Sequence[str]) -> list[Vector]:
         if len(self.texts) + len(texts) > self._fails_after:

@@ -28,15 +28,13 @@ MANY = MAX_AWAITED_TEXTS + 10
 class ThesaurusEmbedder(WordEmbedder):
     """Knows that a beverage is a tea, counts what it embeds, and embeds while it is open."""
 
+    batch = 8
+
     def __init__(self) -> None:
         super().__init__()
         self.embedded = list[str]()
         self.open = threading.Event()
         self.open.set()
-
-    @property
-    def batch(self) -> int:
-        return 8
 
     def embed_passages(self, texts: Sequence[str]) -> list[Vector]:
         self.open.wait()

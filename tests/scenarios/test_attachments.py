@@ -48,10 +48,9 @@ from tests.support.attachment_corpus import (
     pptx,
     xlsx,
 )
-from tests.support.hostile_pdfs import LONG, small_and_large
 from tests.support.pictures import broken, shown
 from tests.support.rows import each_row
-from tests.support.sample_files import gif, jpeg, pdf, png, webp
+from tests.support.sample_files import gif, jpeg, pdf, png, small_and_large, webp
 from tests.support.scripted_conversation import talking
 from tests.support.workbench import Desk, at_work, bodies, workbench
 
@@ -563,10 +562,11 @@ def test_decoding_an_image_takes_no_more_time_and_memory_than_it_may() -> None:
 
 
 def test_a_pdf_that_takes_too_long_is_refused_and_takes_nothing_of_this_process() -> None:
-    assert len(LONG) < 150_000
+    long = small_and_large(b"BT /F 1 Tf (a) Tj ET\n", 1_500_000)
+    assert len(long) < 150_000
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(AttachmentError, match="takes too much time or memory"):
-        parse_pdf("long.pdf", LONG, 500, cpu_seconds=2)
+        parse_pdf("long.pdf", long, 500, cpu_seconds=2)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from loopline import Attachment
 from tests.support.pictures import broken, shown
-from tests.support.sample_files import gif, jpeg, pdf, png, webp
+from tests.support.sample_files import gif, jpeg, pdf, pdf_of, png, webp
 
 TYPES = '<?xml version="1.0"?><Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types">{}</Types>'
 WORD = '<?xml version="1.0"?><w:document xmlns:w="w"><w:body><w:p><w:r><w:t>{}</w:t></w:r></w:p></w:body></w:document>'
@@ -86,14 +86,7 @@ def pdf_with(catalog: bytes, *objects: bytes, page: bytes = b"") -> bytes:
         b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 9 9] " + page + b" >>",
         *objects,
     ]
-    data, offsets = b"%PDF-1.7\n", list[int]()
-    for number, body in enumerate(bodies, 1):
-        offsets.append(len(data))
-        data += b"%d 0 obj\n%b\nendobj\n" % (number, body)
-    table = b"".join(b"%010d 00000 n \n" % offset for offset in offsets)
-    size = len(bodies) + 1
-    tail = b"xref\n0 %d\n0000000000 65535 f \n%btrailer\n<< /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF"
-    return data + tail % (size, table, size, len(data))
+    return pdf_of(bodies, version=b"1.7")
 
 
 def annotated(annotation: bytes, *objects: bytes) -> bytes:

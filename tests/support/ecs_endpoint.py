@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Protocol, cast
@@ -45,8 +45,11 @@ class Tasks:
     started: list[str] = field(default_factory=list[str])
     stopped: list[str] = field(default_factory=list[str])
 
-    def client(self) -> _Client:
-        return cast("_Client", import_module("docker").APIClient(base_url=self.host))
+    @contextmanager
+    def client(self) -> Generator[_Client]:
+        client = cast("_Client", import_module("docker").APIClient(base_url=self.host))
+        yield client
+        client.close()
 
     def run(self, request: JsonObject) -> JsonObject:
         """RunTask: start a container as Fargate would, without the right to make namespaces."""
@@ -65,31 +68,21 @@ class Tasks:
         if self.fault == "snapshot":
             _remove_snapshot(str(variables[0]["value"]))
         environment: list[Json] = [f"{item['name']}={item['value']}" for item in variables]
-        client = self.client()
-        container = client.create_container_from_config(
-            {
-                "Image": IMAGE,
-                "Entrypoint": [],
-                "Cmd": command,
-                "Env": environment,
-                "HostConfig": {
-                    "NetworkMode": "host",
-                    "Binds": ["/usr:/usr:ro"],
-                    "PidsLimit": 2_000,
-                },
-            }
-        )
-        client.start(container["Id"])
-        client.close()
+        limits: Json = {"NetworkMode": "host", "Binds": ["/usr:/usr:ro"], "PidsLimit": 2_000}
+        started: JsonObject = {"Image": IMAGE, "Entrypoint": [], "Cmd": command}
+        with self.client() as client:
+            container = client.create_container_from_config(
+                {**started, "Env": environment, "HostConfig": limits}
+            )
+            client.start(container["Id"])
         self.started.append(container["Id"])
         return {"tasks": [_task(container["Id"], "PROVISIONING")], "failures": []}
 
     def describe(self, request: JsonObject) -> JsonObject:
         [arn] = cast("list[str]", request["tasks"])
         container = arn.rpartition("/")[2]
-        client = self.client()
-        state = client.inspect_container(container)["State"]
-        client.close()
+        with self.client() as client:
+            state = client.inspect_container(container)["State"]
         if state["Running"]:
             return {"tasks": [_task(container, "RUNNING")], "failures": []}
         ended: JsonObject = {
@@ -108,24 +101,21 @@ class Tasks:
     def stop(self, request: JsonObject) -> JsonObject:
         container = str(request["task"]).rpartition("/")[2]
         self.stopped.append(container)
-        client = self.client()
-        client.stop(container, timeout=0)
-        client.close()
+        with self.client() as client:
+            client.stop(container, timeout=0)
         return {"task": _task(container, "STOPPING")}
 
     def close(self) -> None:
-        client = self.client()
-        for container in self.started:
-            client.remove_container(container, force=True)
-        client.close()
+        with self.client() as client:
+            for container in self.started:
+                client.remove_container(container, force=True)
 
 
 def _remove_snapshot(snapshot: str) -> None:
     _, _, place = str(json.loads(snapshot)["work"]).partition("://")
     bucket, _, key = place.partition("/")
-    s3 = cast("_Boto3", import_module("boto3")).client("s3")
-    s3.delete_object(Bucket=bucket, Key=key)
-    s3.close()
+    with closing(cast("_Boto3", import_module("boto3")).client("s3")) as s3:
+        s3.delete_object(Bucket=bucket, Key=key)
 
 
 def _task(container: str, status: str) -> JsonObject:
@@ -164,9 +154,8 @@ def s3_server() -> Generator[str]:
     server.start()
     host, port = server.get_host_and_port()
     address = f"http://{host}:{port}"
-    s3 = _client(address)
-    s3.create_bucket(Bucket=BUCKET)
-    s3.close()
+    with _client(address) as s3:
+        s3.create_bucket(Bucket=BUCKET)
     try:
         yield address
     finally:
@@ -199,30 +188,30 @@ CREDENTIALS = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
 
 
 def keys(address: str) -> list[str]:
-    s3 = _client(address)
-    listed = s3.list_objects_v2(Bucket=BUCKET)
-    s3.close()
+    with _client(address) as s3:
+        listed = s3.list_objects_v2(Bucket=BUCKET)
     return [item["Key"] for item in listed["Contents"]] if "Contents" in listed else []
 
 
 def clear(address: str) -> None:
-    s3 = _client(address)
-    for key in keys(address):
-        s3.delete_object(Bucket=BUCKET, Key=key)
-    s3.close()
+    with _client(address) as s3:
+        for key in keys(address):
+            s3.delete_object(Bucket=BUCKET, Key=key)
 
 
 class _S3(Protocol):
     create_bucket: Callable[..., None]
     list_objects_v2: Callable[..., Mapping[str, list[Mapping[str, str]]]]
     delete_object: Callable[..., None]
-    close: Callable[[], None]
+
+    def close(self) -> None: ...
 
 
 class _Boto3(Protocol):
     client: Callable[..., _S3]
 
 
-def _client(address: str) -> _S3:
+def _client(address: str) -> closing[_S3]:
     library = cast("_Boto3", import_module("boto3"))
-    return library.client("s3", endpoint_url=address, region_name="us-east-1", **CREDENTIALS)
+    options = {"endpoint_url": address, "region_name": "us-east-1", **CREDENTIALS}
+    return closing(library.client("s3", **options))

@@ -16,18 +16,10 @@ OWNERS = [
     for number in range(10)
 ]
 """Ten users; each name is that of two, in different tenants."""
-THINGS = [
-    "bicycle",
-    "kitchen",
-    "garden",
-    "printer",
-    "holiday",
-    "budget",
-    "novel",
-    "orchestra",
-    "marathon",
-    "greenhouse",
-]
+THINGS = (
+    *("bicycle", "kitchen", "garden", "printer", "holiday"),
+    *("budget", "novel", "orchestra", "marathon", "greenhouse"),
+)
 SMALL_TALK = [
     "How is the weather?",
     "Thank you, go on.",

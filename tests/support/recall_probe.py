@@ -16,43 +16,12 @@ from loopline.timeline import Block
 PROJECTS = ("Larkspur", "Heron", "Tamarind", "Osprey", "Juniper", "Basalt", "Meridian", "Cobalt")
 THINGS = ("gate code", "serial number", "launch date", "depot address", "battery type", "tax rate")
 PLACES = ("user.prompt", "result", "call", "react.notes.1", "assistant.completion.1")
-FILLER = [
-    "the",
-    "of",
-    "a",
-    "report",
-    "page",
-    "section",
-    "also",
-    "then",
-    "where",
-    "which",
-    "other",
-    "status",
-    "ok",
-    "value",
-    "list",
-    "row",
-    "column",
-    "item",
-    "table",
-    "entry",
-    "checked",
-    "again",
-    "before",
-    "after",
-    "during",
-    "under",
-    "over",
-    "and",
-    "or",
-    "not",
-    "any",
-    "each",
-    "some",
-    "more",
-    "less",
-]
+FILLER = (
+    *("the", "of", "a", "report", "page", "section", "also", "then", "where", "which", "other"),
+    *("status", "ok", "value", "list", "row", "column", "item", "table", "entry", "checked"),
+    *("again", "before", "after", "during", "under", "over", "and", "or", "not", "any", "each"),
+    *("some", "more", "less"),
+)
 WINDOW, OUTPUT_LIMIT = 32_000, 8_000
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import atexit
 import shutil
-import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -15,8 +13,6 @@ from pathlib import Path
 from tests.support.network import port_traffic
 from tests.support.postgres_server import free_port
 from tests.support.server_process import ServerProcess
-
-START_SECONDS = 30.0
 
 
 class RedisServer(ServerProcess):
@@ -47,16 +43,7 @@ class RedisServer(ServerProcess):
                 stdout=log,
                 stderr=log,
             )
-        deadline = time.monotonic() + START_SECONDS
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=2).close()
-            except OSError:
-                if time.monotonic() > deadline:
-                    raise AssertionError((self.folder / "log").read_text()) from None
-                time.sleep(0.02)
-            else:
-                return
+        self.await_port(self.port, self.folder / "log")
 
     def run(self, *command: str) -> str:
         ran = subprocess.run(

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,11 +16,11 @@ from typing import Any
 from urllib.parse import parse_qs, quote, unquote
 from urllib.request import urlopen
 
+from tests.support.postgres_server import free_port
 from tests.support.server_process import ServerProcess
 
 BUCKET = "blobs"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
-STARTED_WITHIN_SECONDS = 60.0
 _CONTROL = "/-control"
 
 
@@ -61,32 +59,18 @@ class S3Server(ServerProcess):
 @contextmanager
 def s3_server() -> Generator[S3Server]:
     """Start an S3 with an empty bucket; it ends with the context."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = int(free.getsockname()[1])
+    port = free_port()
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-m", "tests.support.s3_server", str(port)],
         env={**os.environ, **CREDENTIALS},
     )
     server = S3Server(port, process)
     try:
-        _await_port(process, port)
+        server.await_port(port)
         yield server
     finally:
         server.resume()
         server.kill()
-
-
-def _await_port(process: subprocess.Popen[bytes], port: int) -> None:
-    end = time.monotonic() + STARTED_WITHIN_SECONDS
-    while time.monotonic() < end:
-        assert process.poll() is None, "the S3 server ended"
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-        except OSError:
-            time.sleep(0.02)
-        else:
-            return
-    raise AssertionError("the S3 server did not start")
 
 
 Wsgi = Callable[[dict[str, Any], Callable[..., object]], Iterable[bytes]]

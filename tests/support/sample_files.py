@@ -60,14 +60,30 @@ def pdf(*pages: str) -> bytes:
             f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 400 200] {font} /Contents {5 + 2 * number} 0 R >>",
             f"<< /Length {len(drawn)} >>\nstream\n{drawn}\nendstream",
         ]
-    return _written(objects)
+    return pdf_of([item.encode() for item in objects]) + b"\n"
 
 
-def _written(objects: Sequence[str]) -> bytes:
-    data, numbers = b"%PDF-1.4\n", list[int]()
+def pdf_of(objects: Sequence[bytes], *, version: bytes = b"1.4") -> bytes:
+    """Return a PDF of these objects, the first of which is the catalog and has the number 1."""
+    data, places = b"%PDF-" + version + b"\n", list[int]()
     for number, item in enumerate(objects, start=1):
-        numbers.append(len(data))
-        data += f"{number} 0 obj\n{item}\nendobj\n".encode()
-    rows = "".join(f"{place:010d} 00000 n \n" for place in numbers)
-    end = f"trailer\n<< /Size {len(objects) + 1} /Root 1 0 R >>\nstartxref\n{len(data)}\n%%EOF\n"
-    return data + f"xref\n0 {len(objects) + 1}\n0000000000 65535 f \n{rows}{end}".encode()
+        places.append(len(data))
+        data += b"%d 0 obj\n%b\nendobj\n" % (number, item)
+    rows = b"".join(b"%010d 00000 n \n" % place for place in places)
+    size = len(objects) + 1
+    tail = b"xref\n0 %d\n0000000000 65535 f \n%btrailer\n<< /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF"
+    return data + tail % (size, rows, size, len(data))
+
+
+def small_and_large(operators: bytes, times: int) -> bytes:
+    """A small PDF that asks for much: its only page has these operators again and again, compressed."""
+    stream = zlib.compress(operators * times, 9)
+    return pdf_of(
+        [
+            b"<< /Type /Catalog /Pages 2 0 R >>",
+            b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+            b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 9 9] /Contents 4 0 R /Resources << /Font "
+            b"<< /F << /Type /Font /Subtype /Type1 /BaseFont /Helvetica >> >> >> >>",
+            b"<< /Filter /FlateDecode /Length %d >>\nstream\n%b\nendstream" % (len(stream), stream),
+        ]
+    )

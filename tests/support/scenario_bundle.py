@@ -44,21 +44,10 @@ class Trace:
 
 traced: ContextVar[Trace] = ContextVar("traced")
 
-WORDS = [
-    "the",
-    "report",
-    "of",
-    "Larkspur",
-    "says",
-    "that",
-    "item",
-    "4711",
-    "in",
-    "src/heron.py",
-    "waits",
-    "for",
-    "launch_date",
-]
+WORDS = (
+    *("the", "report", "of", "Larkspur", "says", "that", "item", "4711", "in", "src/heron.py"),
+    *("waits", "for", "launch_date"),
+)
 
 
 def words(size: int, seed: int = 0) -> str:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
+import time
+from pathlib import Path
 from typing import Any
+
+START_SECONDS = 60.0
 
 
 class ServerProcess:
@@ -22,6 +27,21 @@ class ServerProcess:
             self.process.kill()
             self.process.communicate()
             self.process = None
+
+    def await_port(self, port: int, log: Path | None = None) -> None:
+        """Wait until the process accepts connections; `AssertionError` with its log if it ends, or takes too long."""
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=2).close()
+            except OSError:
+                has_ended = self.process is None or self.process.poll() is not None
+                if has_ended or time.monotonic() > deadline:
+                    text = log.read_text() if log else ""
+                    raise AssertionError(f"the server did not start: {text}") from None
+                time.sleep(0.02)
+            else:
+                return
 
     def _signal(self, number: int) -> None:
         if self.process is not None:

@@ -19,20 +19,11 @@ class WordEmbedder:
     process.
     """
 
+    batch: int = 64
+
     def __init__(self, dimensions: int = 256) -> None:
-        self._dimensions = dimensions
-
-    @property
-    def key(self) -> str:
-        return f"words/{self._dimensions}"
-
-    @property
-    def dimensions(self) -> int:
-        return self._dimensions
-
-    @property
-    def batch(self) -> int:
-        return 64
+        self.dimensions: int = dimensions
+        self.key: str = f"words/{dimensions}"
 
     def embed_passages(self, texts: Sequence[str]) -> list[Vector]:
         return [self._vector(tokens(text)) for text in texts]
@@ -44,11 +35,11 @@ class WordEmbedder:
         """There is no model to release."""
 
     def _vector(self, words: Sequence[str]) -> Vector:
-        coordinates = [0.0] * self._dimensions
+        coordinates = [0.0] * self.dimensions
         for word in words:
             encoded = word.encode("utf-8", "replace")
             digest = int.from_bytes(blake2b(encoded, digest_size=8).digest())
-            coordinates[(digest >> 1) % self._dimensions] += 1 if digest & 1 else -1
+            coordinates[(digest >> 1) % self.dimensions] += 1 if digest & 1 else -1
         length = math.sqrt(sum(x * x for x in coordinates)) or 1.0
         return array("f", [x / length for x in coordinates]).tobytes()
 

@@ -28,9 +28,9 @@ from tests.support.event_loop_stalls import TEXTS, watched
 from tests.support.forged_documents import approved, forged, guarded, naming, paused, rows
 from tests.support.forked_processes import forked
 from tests.support.git_repositories import commit
-from tests.support.hostile_pdfs import small_and_large
 from tests.support.hostile_repositories import arm_fully, hostile_repository, snapshot
 from tests.support.ledgers import lines_of
+from tests.support.sample_files import small_and_large
 from tests.support.scripted_conversation import talking
 from tests.support.tampered_rows import make, trial
 

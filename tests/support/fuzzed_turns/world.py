@@ -8,12 +8,12 @@ import os
 import random
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from msgspec import structs
 
@@ -259,22 +259,13 @@ class Fuzzed(BaseWorkflow):
         return await react.run(payload)
 
 
-TOOLS: Sequence[Callable[..., Any]] = (
-    look,
-    slow,
-    nap,
-    write,
-    put,
-    pay,
-    crash,
-    alone,
-    fail,
-    ask,
-    helper,
-    panel,
+bundle = Bundle(
+    id="fuzz",
+    version="1",
+    workflow=Fuzzed,
+    tools=[look, slow, nap, write, put, pay, crash, alone, fail, ask, helper, panel],
+    agents=[Agent(name="reader", description="Reads.", instructions="Read.", tools=["fuzz.look"])],
 )
-AGENTS = (Agent(name="reader", description="Reads.", instructions="Read.", tools=["fuzz.look"]),)
-bundle = Bundle(id="fuzz", version="1", workflow=Fuzzed, tools=TOOLS, agents=AGENTS)
 
 
 def text_of(message: Message) -> str:
