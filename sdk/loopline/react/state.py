@@ -290,29 +290,19 @@ def channels(timeline: tl.Timeline, number: int) -> Channels:
     )
 
 
-NodeBody = (
-    tl.RoundStart
-    | tl.Decision
-    | tl.ToolCalled
-    | tl.ToolStarted
-    | tl.ToolResult
-    | tl.Completion
-    | tl.Exit
-)
-_NODES = tl.BodyUnion[NodeBody](NodeBody)
+_NODES: Mapping[type[tl.Body], Node] = {
+    tl.RoundStart: "prepare",
+    tl.Decision: "call_llm",
+    tl.ToolCalled: "route_after",
+    tl.ToolStarted: "execute_tools",
+    tl.ToolResult: "execute_tools",
+    tl.Completion: "finalize",
+    tl.Exit: "finalize",
+}
 
 
 def nodes(blocks: Iterable[tl.Block]) -> Iterator[tuple[Node, tl.Block]]:
     """Yield each block that a node of the loop writes, with the name of the node; other blocks are left out."""
-    for block, body in _NODES.among(blocks):
-        match body:
-            case tl.RoundStart():
-                yield "prepare", block
-            case tl.Decision():
-                yield "call_llm", block
-            case tl.ToolCalled():
-                yield "route_after", block
-            case tl.ToolStarted() | tl.ToolResult():
-                yield "execute_tools", block
-            case tl.Completion() | tl.Exit():
-                yield "finalize", block
+    for block in blocks:
+        if type(block.body) in _NODES:
+            yield _NODES[type(block.body)], block

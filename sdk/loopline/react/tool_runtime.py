@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, Protocol, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 from msgspec import structs
 
@@ -59,18 +59,15 @@ class Child:
     is_new: bool = False
 
 
-class Spawn(Protocol):
-    """Runs child runs. A child run of one name is started once, however often it is requested."""
+Spawn = Callable[[Child, EventSink], Awaitable[tl.TurnResult]]
+"""Starts or resumes a child run, and returns its result, also if it has ended before; it may be paused.
 
-    async def __call__(self, child: Child, listen: EventSink) -> tl.TurnResult:
-        """Start or resume the child run, and return its result, also if it has ended before; it may be paused.
+A child run of one name is started once, however often it is requested. The listener receives every block of the child
+run, those of earlier runs first. Cancelling this stops the child.
 
-        The listener receives every block of the child run, those of earlier runs first. Cancelling this stops the child.
-
-        Raises:
-            LooplineError: the code of the child failed, or a child run with another task has this name.
-        """
-        ...
+Raises:
+    LooplineError: the code of the child failed, or a child run with another task has this name.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
