@@ -59,11 +59,15 @@ from loopline.timeline import (
 from loopline.timeline.chain import milliseconds_of
 
 CACHED_CONVERSATIONS = 1024
-"""The number of conversations whose state and counts of types a process caches."""
+"""The number of conversations whose state a process caches."""
 
 LITTLE = 64
 LITTLE_BYTES = 128 * 1024
 """The limits of blocks and of bytes of a conversation for a read on the event loop, which takes 1 to 2 ms."""
+
+
+TypeCounts = dict[int, Counter[str]]
+"""The number of blocks of each type, by turn."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,7 +75,8 @@ class ConversationState:
     """The state of a conversation as the writer read it at the `version` of the file.
 
     `id` is the id of its row, None without a row; `head` is the last seq, `base` the last inherited seq, and `tip` the
-    chain up to the head.
+    chain up to the head. `counts` are those of the turns that were written last, up to the seq `counted`; they give each
+    block its number `n`.
     """
 
     id: int | None = None
@@ -82,6 +87,8 @@ class ConversationState:
     tip: ChainPoint = field(default_factory=ChainPoint)
     forgotten: datetime | None = None
     version: int | None = None
+    counts: TypeCounts = field(default_factory=dict[int, Counter[str]])
+    counted: int = 0
 
     @property
     def size(self) -> log.ConversationSize:
@@ -143,9 +150,12 @@ class ConversationStates:
 
     def current(self, connection: Connection, conversation: ConversationKey) -> ConversationState:
         """Return the conversation's state at the present version of the file, from the cache or read and cached."""
-        state = self._cached.get(conversation)
+        state = before = self._cached.get(conversation)
         if state is None or state.version != self.version:
             state = _read_state(connection, conversation, self.version)
+            if before is not None:
+                state.counts = before.counts
+                state.counted = before.counted
             self.cache(conversation, state)
         # Moved to the end, so that a transaction never evicts a state that it has used: its rows may not be written yet.
         self._cached.move_to_end(conversation)
@@ -207,9 +217,6 @@ _DAY = timedelta(days=1) // timedelta(milliseconds=1)
 
 _Parameters = dict[str, int | str]
 
-TypeCounts = dict[int, Counter[str]]
-"""The number of blocks of each type, by turn."""
-
 
 @dataclass(slots=True)
 class _PendingRows:
@@ -233,51 +240,6 @@ class _PendingRows:
             if rows:
                 connection.executemany(statement, rows)
                 rows.clear()
-
-
-@dataclass(slots=True)
-class _Ordinals:
-    """A cache of type counts of the last written turns, by conversation. The counts give each block its number `n`."""
-
-    _cached: OrderedDict[int, tuple[int, TypeCounts]] = field(
-        default_factory=OrderedDict[int, tuple[int, TypeCounts]]
-    )
-
-    def find_cached(self, row: int, state: ConversationState, turns: set[int]) -> TypeCounts | None:
-        """Return the counts up to the head of at least these turns, or None if some are not cached."""
-        if not state.head:
-            return {turn: Counter() for turn in turns}
-        cached_head, cached = self._cached.get(row, _NOTHING_CACHED)
-        return cached if cached_head == state.head and turns <= cached.keys() else None
-
-    def read(
-        self, connection: Connection, row: int, state: ConversationState, turns: set[int]
-    ) -> TypeCounts:
-        """Return the counts of these turns up to the head; only blocks that are not in cached counts are read."""
-        cached_head, cached = self._cached.get(row, _NOTHING_CACHED)
-        counts = {turn: cached[turn] for turn in turns & cached.keys()}
-        uncached: TypeCounts = {turn: Counter() for turn in turns - counts.keys()}
-        if counts and cached_head < state.head:
-            parameters = {"conversation": row, "turns": dumps([*counts]), "head": cached_head}
-            _add(counts, connection.execute(statements.COUNT_TYPES_SINCE, parameters))
-        if uncached:
-            parameters = {"conversation": row, "turns": dumps([*uncached])}
-            _add(uncached, connection.execute(statements.COUNT_TYPES, parameters))
-            if state.base:
-                _add(uncached, connection.execute(statements.COUNT_INHERITED_TYPES, parameters))
-        return counts | uncached
-
-    def cache(self, row: int, head: int, counts: TypeCounts) -> None:
-        self._cached[row] = head, counts
-        self._cached.move_to_end(row)
-        if len(self._cached) > CACHED_CONVERSATIONS:
-            self._cached.popitem(last=False)
-
-    def clear(self) -> None:
-        self._cached.clear()
-
-
-_NOTHING_CACHED: tuple[int, TypeCounts] = (0, {})
 
 
 def _add(counts: TypeCounts, rows: Iterable[Sequence[Any]]) -> None:
@@ -337,13 +299,11 @@ class StoreWriter:
         self._blobs = blobs
         self._limits = limits
         self._reader = StoreReader(path, blobs)
-        self._ordinals = _Ordinals()
         self._pending = _PendingRows(self._insert_blocks)
         self.states: ConversationStates = ConversationStates()
 
     def clear_cache(self) -> None:
         """Drop everything that was cached in transactions that were rolled back."""
-        self._ordinals.clear()
         self._pending = _PendingRows(self._insert_blocks)
         self.states.clear()
 
@@ -450,7 +410,6 @@ class StoreWriter:
             mark = {"key": f"{_FORGETTING}{row}", "value": str(row)}
             connection.execute(statements.INSERT_META, mark)
         self.states.clear()
-        self._ordinals.clear()
 
     def _find_cascade(
         self, connection: Connection, row: int
@@ -633,10 +592,7 @@ class StoreWriter:
         if NEW_TURN in written_to:
             turns += 1
             written_to = written_to - {NEW_TURN} | {turns}
-        counts = self._ordinals.find_cached(row, state, written_to)
-        if counts is None:
-            self._pending.write(connection)
-            counts = self._ordinals.read(connection, row, state, written_to)
+        counts = self._count_types(connection, row, state, written_to)
         now = request.now
         ts = milliseconds_of(request.now)
         term = request.term or 0
@@ -660,7 +616,8 @@ class StoreWriter:
             encoded, tip = encode_block(row, ts, block, body, tip)
             blocks.append(block)
             self._pending.blocks.append(encoded)
-        self._ordinals.cache(row, head, counts)
+        state.counts = counts
+        state.counted = head
         if not state.head:
             title = title_of(request.entries)
             self._pending.starts.append(_start_values(row, turns, title, ts))
@@ -674,6 +631,27 @@ class StoreWriter:
         state.head = head
         state.tip = tip
         return blocks
+
+    def _count_types(
+        self, connection: Connection, row: int, state: ConversationState, turns: set[int]
+    ) -> TypeCounts:
+        """Return the counts of at least these turns up to the head; only blocks that are not counted yet are read."""
+        if not state.head:
+            return {turn: Counter() for turn in turns}
+        if state.counted == state.head and turns <= state.counts.keys():
+            return state.counts
+        self._pending.write(connection)
+        counts = {turn: state.counts[turn] for turn in turns & state.counts.keys()}
+        uncounted: TypeCounts = {turn: Counter() for turn in turns - counts.keys()}
+        if counts and state.counted < state.head:
+            parameters = {"conversation": row, "turns": dumps([*counts]), "head": state.counted}
+            _add(counts, connection.execute(statements.COUNT_TYPES_SINCE, parameters))
+        if uncounted:
+            parameters = {"conversation": row, "turns": dumps([*uncounted])}
+            _add(uncounted, connection.execute(statements.COUNT_TYPES, parameters))
+            if state.base:
+                _add(uncounted, connection.execute(statements.COUNT_INHERITED_TYPES, parameters))
+        return counts | uncounted
 
 
 def scheduled_key(row: int) -> str:
