@@ -19,7 +19,7 @@ from loopline.knowledge.fts import FtsIndexes
 from loopline.search import Chunk, Index, IndexDamaged, Kind, kind_of, name_parts, search
 from tests.support.examples import examples
 from tests.support.forked_processes import forked
-from tests.support.indexes import stored_index, temporary_index
+from tests.support.indexes import index_of_chunks, temporary_index
 from tests.support.warm_programs import warm_program
 
 
@@ -50,7 +50,7 @@ class History:
                 yield IndexedFile(path, files[path], chunks)
 
         name = IndexKey(str(self._commits), "history")
-        return self._store.build(name, files, read, lambda notes: repr(sorted(notes))).index
+        return self._store.build(name, files, read, lambda notes: repr(sorted(notes)))
 
 
 def a_chunk(
@@ -198,7 +198,7 @@ def test_an_index_may_be_closed_twice() -> None:
 
 def test_a_store_opens_only_what_was_built(indexes: IndexStore) -> None:
     assert indexes.open(key("one")) is None
-    stored_index(indexes, "one", FEW).index.close()
+    index_of_chunks(indexes, "one", FEW).close()
     assert indexes.open(key("two")) is None
 
 
@@ -208,24 +208,24 @@ def test_notes_are_made_of_those_of_every_file(indexes: IndexStore) -> None:
         key("one"), {each.path: "blob" for each in FEW}, lambda _: files, lambda notes: repr(notes)
     )
     assert built.notes == repr({file.path: file.note for file in files})
-    built.index.close()
+    built.close()
 
 
 def test_what_is_built_already_reads_no_file(indexes: IndexStore) -> None:
-    first = stored_index(indexes, "one", FEW, "first")
-    second = stored_index(indexes, "one", (), "second")
+    first = index_of_chunks(indexes, "one", FEW, "first")
+    second = index_of_chunks(indexes, "one", (), "second")
     assert second.notes == "first"
-    assert found(second.index, "cache every page")[0] == "docs/cache.md"
-    first.index.close()
-    second.index.close()
+    assert found(second, "cache every page")[0] == "docs/cache.md"
+    first.close()
+    second.close()
 
 
 def test_what_is_discarded_is_built_again(indexes: IndexStore) -> None:
-    stored_index(indexes, "one", FEW, "first").index.close()
+    index_of_chunks(indexes, "one", FEW, "first").close()
     indexes.discard(key("one"))
-    again = stored_index(indexes, "one", FEW, "second")
+    again = index_of_chunks(indexes, "one", FEW, "second")
     assert again.notes == "second"
-    again.index.close()
+    again.close()
 
 
 def test_a_build_that_fails_leaves_nothing(indexes: IndexStore) -> None:
@@ -239,22 +239,22 @@ def test_a_build_that_fails_leaves_nothing(indexes: IndexStore) -> None:
 
 
 def test_a_file_is_found_by_the_next_process(tmp_path: Path) -> None:
-    stored_index(FtsIndexes(tmp_path), "one", FEW).index.close()
+    index_of_chunks(FtsIndexes(tmp_path), "one", FEW).close()
     opened = FtsIndexes(tmp_path).open(key("one"))
     assert opened is not None
     assert opened.notes == "notes"
-    assert found(opened.index, "cache every page")[0] == "docs/cache.md"
-    opened.index.close()
+    assert found(opened, "cache every page")[0] == "docs/cache.md"
+    opened.close()
 
 
 WITHOUT_A_FOLDER = """
 import tempfile
 from pathlib import Path
 from loopline.knowledge.fts import FtsIndexes
-from tests.knowledge.test_index import FEW, stored_index
+from tests.knowledge.test_index import FEW, index_of_chunks
 
 indexes = FtsIndexes()
-stored_index(indexes, "one", FEW)
+index_of_chunks(indexes, "one", FEW)
 assert len([*Path(tempfile.gettempdir()).glob("*/*.fts")]) == 1
 """
 
@@ -274,7 +274,7 @@ def _the_file(folder: Path) -> Path:
 @pytest.mark.parametrize("damage", ["empty", "half", "other bytes", "another index"])
 def test_a_damaged_or_foreign_file_is_built_again(tmp_path: Path, damage: str) -> None:
     indexes = FtsIndexes(tmp_path)
-    stored_index(indexes, "one", FEW, "first").index.close()
+    index_of_chunks(indexes, "one", FEW, "first").close()
     file = _the_file(tmp_path)
     whole_data = file.read_bytes()
     match damage:
@@ -285,18 +285,18 @@ def test_a_damaged_or_foreign_file_is_built_again(tmp_path: Path, damage: str) -
         case "other bytes":
             file.write_bytes(b"not a database at all" * 500)
         case _:
-            stored_index(FtsIndexes(tmp_path / "b"), "two", FEW).index.close()
+            index_of_chunks(FtsIndexes(tmp_path / "b"), "two", FEW).close()
             _the_file(tmp_path / "b").replace(file)
     assert indexes.open(key("one")) is None
-    built = stored_index(indexes, "one", FEW, "second")
+    built = index_of_chunks(indexes, "one", FEW, "second")
     assert built.notes == "second"
-    built.index.close()
+    built.close()
 
 
 def test_damage_that_shows_only_in_a_search_is_said(tmp_path: Path) -> None:
     many = [a_chunk(f"docs/{n}.md", text=f"cache word{n} " * 200) for n in range(300)]
     indexes = FtsIndexes(tmp_path)
-    stored_index(indexes, "one", many).index.close()
+    index_of_chunks(indexes, "one", many).close()
     opened = indexes.open(key("one"))
     assert opened is not None
     file = _the_file(tmp_path)
@@ -305,14 +305,14 @@ def test_damage_that_shows_only_in_a_search_is_said(tmp_path: Path) -> None:
         raw.seek(4 * 8192)
         raw.write(b"\xff" * (size - 4 * 8192))
     with pytest.raises(IndexDamaged):
-        search("cache word7", opened.index, limit=5)
-    opened.index.close()
+        search("cache word7", opened, limit=5)
+    opened.close()
 
 
 def test_the_newest_of_each_family_are_kept_and_those_in_use(tmp_path: Path) -> None:
     indexes = FtsIndexes(tmp_path)
     history = History(indexes)
-    stored_index(indexes, "other", FEW).index.close()
+    index_of_chunks(indexes, "other", FEW).close()
     used = history.moves_to({"a.md": "first"})
     for n in range(7):
         history.moves_to({"a.md": f"text {n}"}).close()
@@ -331,7 +331,7 @@ def _modified(path: Path) -> float:
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(KnowledgeError, match="file"):
-        stored_index(FtsIndexes(tmp_path / "file"), "one", FEW)
+        index_of_chunks(FtsIndexes(tmp_path / "file"), "one", FEW)
 
 
 def _build(folder: str, log: str) -> str:
@@ -343,8 +343,8 @@ def _build(folder: str, log: str) -> str:
 
     files = {f"docs/{n}.md": "blob" for n in range(2_000)}
     built = FtsIndexes(Path(folder)).build(key("one"), files, read, repr)
-    answer = found(built.index, "number 1999")[0]
-    built.index.close()
+    answer = found(built, "number 1999")[0]
+    built.close()
     return answer
 
 
@@ -357,7 +357,7 @@ def test_eight_processes_that_start_together_build_once(tmp_path: Path) -> None:
 
 
 def test_what_is_written_is_for_its_owner_alone(tmp_path: Path) -> None:
-    stored_index(FtsIndexes(tmp_path / "search"), "one", FEW).index.close()
+    index_of_chunks(FtsIndexes(tmp_path / "search"), "one", FEW).close()
     made = [tmp_path / "search", *(tmp_path / "search").iterdir()]
     assert len(made) > 2
     assert [path for path in made if path.stat().st_mode & 0o077] == []

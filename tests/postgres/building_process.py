@@ -12,9 +12,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from loopline.knowledge import IndexedFile, IndexKey, StoredIndex
+from loopline.knowledge import IndexedFile, IndexKey
 from loopline.knowledge.fts import FtsIndexes
-from loopline.search import Chunk
+from loopline.search import Chunk, Index
 from loopline.store.postgres_log import PostgresLog
 
 KEY = IndexKey("one", "family")
@@ -42,13 +42,13 @@ class Builds:
         """Build the index in a folder, or fetch it from the store of the log, and check that it is whole."""
         indexes = FtsIndexes(folder, shared=log.index_files)
 
-        def build() -> StoredIndex:
+        def build() -> Index:
             return indexes.build(key, FILES, self.read, lambda _: "notes")
 
         built = await asyncio.to_thread(build)
-        assert (built.index.size, built.notes) == (len(FILES), "notes")
-        assert len(built.index.candidates("docs", limit=5).chunks) >= 5
-        built.index.close()
+        assert (built.size, built.notes) == (len(FILES), "notes")
+        assert len(built.candidates("docs", limit=5).chunks) >= 5
+        built.close()
 
 
 async def build_with_store(url: str, folder: Path, builds: Builds) -> None:

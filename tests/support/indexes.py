@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from loopline.knowledge import IndexedFile, IndexKey, IndexStore, StoredIndex
+from loopline.knowledge import IndexedFile, IndexKey, IndexStore
 from loopline.knowledge.fts import FtsIndexes
 from loopline.search import Chunk, Index, PieceEmbedder
 
 
-def stored_index(
+def index_of_chunks(
     store: IndexStore, name: str, chunks: Iterable[Chunk], notes: str = "notes"
-) -> StoredIndex:
+) -> Index:
     of_files: dict[str, list[Chunk]] = defaultdict(list)
     for chunk in chunks:
         of_files[chunk.path].append(chunk)
@@ -25,10 +25,6 @@ def stored_index(
         return notes
 
     return store.build(IndexKey(name, name), dict.fromkeys(of_files, "blob"), read, written)
-
-
-def index_of_chunks(store: IndexStore, name: str, chunks: Iterable[Chunk]) -> Index:
-    return stored_index(store, name, chunks).index
 
 
 def temporary_index(chunks: Iterable[Chunk], static: PieceEmbedder | None = None) -> Index:

@@ -5,7 +5,6 @@ from loopline.knowledge.index_build import IndexedFile as IndexedFile
 from loopline.knowledge.index_build import IndexKey as IndexKey
 from loopline.knowledge.index_build import IndexStore as IndexStore
 from loopline.knowledge.index_build import Progress as Progress
-from loopline.knowledge.index_build import StoredIndex as StoredIndex
 from loopline.knowledge.passage import Passage as Passage
 from loopline.knowledge.passage import read_passage as read_passage
 from loopline.knowledge.repository import Repository as Repository

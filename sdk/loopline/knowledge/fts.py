@@ -34,7 +34,6 @@ from loopline.knowledge.index_build import (
     IndexFiles,
     IndexKey,
     NotesFunction,
-    StoredIndex,
 )
 from loopline.search import (
     Candidates,
@@ -396,6 +395,7 @@ class FtsIndex:
         """Own the connection and the descriptor, which `close` closes. `load` loads the embedder of static vectors."""
         self.about = about
         self.size: int = about.chunks
+        self.notes: str = about.notes
         self.base: IndexBase | None = about.base
         self._load = load
         self._pieces: PieceIndex | None = None
@@ -574,7 +574,7 @@ class FtsIndexes:
         self._load = load
         self._vectors_key = vectors_key
 
-    def open(self, key: IndexKey) -> StoredIndex | None:
+    def open(self, key: IndexKey) -> FtsIndex | None:
         """Return the index that was built with this key, or None."""
         return self._open(self._with_vectors(key))
 
@@ -584,18 +584,18 @@ class FtsIndexes:
             return key
         return replace(key, family=f"{key.family}/{self._vectors_key}")
 
-    def _open(self, key: IndexKey) -> StoredIndex | None:
+    def _open(self, key: IndexKey) -> FtsIndex | None:
         path = self._directory / _file_name(key)
         index = _open_file(path, self._load)
         if index is None or index.about.signature != key.signature:
             return None
         with suppress(OSError):
             os.utime(path)  # the least recently used are removed first
-        return StoredIndex(index, index.about.notes)
+        return index
 
     def build(
         self, key: IndexKey, files: Mapping[str, str], read: FileReader, notes: NotesFunction
-    ) -> StoredIndex:
+    ) -> FtsIndex:
         """Build and return the index of these files; other processes that build it wait and get the same file.
 
         Raises:
@@ -621,7 +621,7 @@ class FtsIndexes:
             except StoreError as error:
                 logger.warning("a damaged search index is not removed from the store: %s", error)
 
-    def _build_file(self, key: IndexKey, contents: Contents) -> StoredIndex:
+    def _build_file(self, key: IndexKey, contents: Contents) -> FtsIndex:
         directory = self._directory
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = directory / _file_name(key)

@@ -28,14 +28,6 @@ PROGRESS_EVERY = 100
 
 
 @dataclass(frozen=True, slots=True)
-class StoredIndex:
-    """An open index, and the notes that were stored with it."""
-
-    index: Index
-    notes: str
-
-
-@dataclass(frozen=True, slots=True)
 class IndexKey:
     """The key of an index. Indexes with the same `family` differ only in their commit."""
 
@@ -62,13 +54,13 @@ NotesFunction = Callable[[Mapping[str, str]], str]
 class IndexStore(Protocol):
     """Stores indexes by key. Methods may block. A damaged index, or one of another program, counts as missing."""
 
-    def open(self, key: IndexKey) -> StoredIndex | None:
+    def open(self, key: IndexKey) -> Index | None:
         """Return the index that was built with this key, or None."""
         ...
 
     def build(
         self, key: IndexKey, files: Mapping[str, str], read: FileReader, notes: NotesFunction
-    ) -> StoredIndex:
+    ) -> Index:
         """Build the index of `files`, ids of contents by path, and return it.
 
         Files that an earlier index of the family has are not read again. `notes` is called after all files were read.

@@ -28,7 +28,6 @@ from loopline.knowledge.index_build import (
     IndexStore,
     Progress,
     Skipped,
-    StoredIndex,
     decode_text,
     encode_note,
     load_report,
@@ -489,7 +488,7 @@ class RepositorySpace:
         key = IndexKey(sign(commit), sign(self._repository.name))
         with ThreadPoolExecutor(1) as pool:
             uncommitted = pool.submit(self._repository.count_uncommitted)
-            stored, report, reused = self._load_or_build(key, commit, progress)
+            index, report, reused = self._load_or_build(key, commit, progress)
             state = KnowledgeState(
                 repository=self._repository.name,
                 location=self._repository.location,
@@ -497,7 +496,7 @@ class RepositorySpace:
                 commit=commit,
                 short_commit=self._repository.abbreviate(commit),
                 files=report.files,
-                passages=stored.index.size,
+                passages=index.size,
                 seconds=self._clock.elapsed() - start,
                 reused=reused,
                 uncommitted=uncommitted.result(),
@@ -506,32 +505,30 @@ class RepositorySpace:
             )
         vectors = None
         if self._embedder is not None and self._vectors is not None:
-            vectors = VectorBuild(
-                key.signature, stored.index, self._embedder, self._vectors, self._clock
-            )
-        return _Opened(key, stored.index, state, vectors)
+            vectors = VectorBuild(key.signature, index, self._embedder, self._vectors, self._clock)
+        return _Opened(key, index, state, vectors)
 
     def _load_or_build(
         self, key: IndexKey, commit: str, progress: Progress | None
-    ) -> tuple[StoredIndex, BuildReport, bool]:
-        stored = self._indexes.open(key)
-        if stored is not None:
+    ) -> tuple[Index, BuildReport, bool]:
+        index = self._indexes.open(key)
+        if index is not None:
             try:
-                return stored, load_report(stored.notes), True
+                return index, load_report(index.notes), True
             except KnowledgeError:
-                stored.index.close()
+                index.close()
                 self._indexes.discard(key)
         tree = self._reader.tree(commit)
         build = IndexBuild(
             self._repository, tree, self._checked, validate_refs=self.config.validate_refs
         )
-        stored = self._indexes.build(
+        index = self._indexes.build(
             key,
             build.files(),
             lambda paths: build.read(paths, progress),
             lambda notes: encode_note(build.report(notes)),
         )
-        return stored, load_report(stored.notes), not build.started
+        return index, load_report(index.notes), not build.started
 
 
 def index_signature(

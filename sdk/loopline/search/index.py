@@ -96,6 +96,11 @@ class Index(Protocol):
         ...
 
     @property
+    def notes(self) -> str:
+        """The notes that were stored with the index."""
+        ...
+
+    @property
     def base(self) -> IndexBase | None:
         """The earlier index that this index was made from; None if it was built from scratch."""
         ...

@@ -39,7 +39,7 @@ PAGES = {
 }
 files = {path: IndexedFile(path, "", chunk(path, text)) for path, text in PAGES.items()}
 read = partial(map, files.__getitem__)
-index = FtsIndexes().build(IndexKey("pages"), dict.fromkeys(files, ""), read, str).index
+index = FtsIndexes().build(IndexKey("pages"), dict.fromkeys(files, ""), read, str)
 found = VectorFiles(Path("vectors")).build("one", embedder, index, lambda done, total: True)
 assert found is not None
 question = "How long do young pets rest?"

@@ -73,7 +73,7 @@ embedder = load_embedder("local:model", folder=Path(), environment={})
 texts = {"tea.txt": "green tea\n", "leaves.txt": "old leaves\n"}
 files = {path: IndexedFile(path, "", chunk(path, text)) for path, text in texts.items()}
 read = partial(map, files.__getitem__)
-index = FtsIndexes().build(IndexKey("pages"), dict.fromkeys(files, ""), read, str).index
+index = FtsIndexes().build(IndexKey("pages"), dict.fromkeys(files, ""), read, str)
 vectors = VectorFiles(Path("vectors")).build("one", embedder, index, lambda done, total: True)
 assert vectors is not None
 question = embedder.embed_passages(["leaves.txt\nold leaves\n"])[0]
