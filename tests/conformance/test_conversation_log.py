@@ -7,38 +7,32 @@ from collections.abc import Sequence
 
 import pytest
 
+from loopline import timeline as tl
 from loopline.errors import ConflictError, LeaseLost, StoreError
-from loopline.timeline import (
-    NEW_TURN,
-    Block,
-    ConversationKey,
-    Entry,
-    Notes,
-    UserFollowup,
-    UserPrompt,
-)
 from loopline.timeline.log import TimelineLog
 
-HERE = ConversationKey(name="here")
-FORK = ConversationKey(name="fork")
-AGAIN = ConversationKey(name="again")
+HERE = tl.ConversationKey(name="here")
+FORK = tl.ConversationKey(name="fork")
+AGAIN = tl.ConversationKey(name="again")
 
 
-def prompt(text: str) -> Entry:
-    return Entry(body=UserPrompt(text=text), turn=NEW_TURN)
+def prompt(text: str) -> tl.Entry:
+    return tl.Entry(body=tl.UserPrompt(text=text), turn=tl.NEW_TURN)
 
 
-def followup(text: str, turn: int = 1) -> Entry:
-    return Entry(body=UserFollowup(text=text), turn=turn)
+def followup(text: str, turn: int = 1) -> tl.Entry:
+    return tl.Entry(body=tl.UserFollowup(text=text), turn=turn)
 
 
-def texts(blocks: Sequence[Block]) -> list[str]:
+def texts(blocks: Sequence[tl.Block]) -> list[str]:
     return [
-        block.body.text for block in blocks if isinstance(block.body, UserPrompt | UserFollowup)
+        block.body.text
+        for block in blocks
+        if isinstance(block.body, tl.UserPrompt | tl.UserFollowup)
     ]
 
 
-async def tell(log: TimelineLog, conversation: ConversationKey, *said: str) -> None:
+async def tell(log: TimelineLog, conversation: tl.ConversationKey, *said: str) -> None:
     """Say each in a turn of its own."""
     for text in said:
         summary = await log.find(conversation)
@@ -103,7 +97,7 @@ async def test_a_fork_of_a_fork_shows_what_that_shows(log: TimelineLog) -> None:
     await tell(log, AGAIN, "6")
     await tell(log, FORK, "7")
     assert texts(await log.read(AGAIN)) == ["1", "2", "4", "6"]
-    short = ConversationKey(name="short")
+    short = tl.ConversationKey(name="short")
     await log.fork(AGAIN, short, 1)
     await tell(log, short, "8")
     assert texts(await log.read(short)) == ["1", "8"]
@@ -162,12 +156,12 @@ async def test_a_fork_begins_only_once(log: TimelineLog) -> None:
 async def test_a_fork_stays_with_its_owner(log: TimelineLog) -> None:
     await tell(log, HERE, "one")
     with pytest.raises(StoreError, match="stays with its owner"):
-        await log.fork(HERE, ConversationKey(name="fork", user="other"), 1)
+        await log.fork(HERE, tl.ConversationKey(name="fork", user="other"), 1)
 
 
 async def test_a_fork_while_others_append_shows_a_whole_beginning(log: TimelineLog) -> None:
     await tell(log, HERE, "0")
-    forks = [ConversationKey(name=f"f{number}") for number in range(5)]
+    forks = [tl.ConversationKey(name=f"f{number}") for number in range(5)]
 
     async def produce() -> None:
         for number in range(1, 30):
@@ -208,7 +202,7 @@ async def test_it_is_known_when_a_conversation_was_forgotten(log: TimelineLog) -
 async def test_a_forgotten_conversation_is_named_until_nothing_is_left_of_it(
     log: TimelineLog,
 ) -> None:
-    child, other = ConversationKey(name="here~c1"), ConversationKey(name="other", user="ann")
+    child, other = tl.ConversationKey(name="here~c1"), tl.ConversationKey(name="other", user="ann")
     for key in (HERE, child, other):
         await tell(log, key, "one")
     assert await log.forgetting() == []
@@ -242,7 +236,7 @@ async def test_a_runner_of_what_was_forgotten_is_refused(log: TimelineLog) -> No
     async with log.lease(HERE) as term:
         await log.forget(HERE)
         with pytest.raises(LeaseLost):
-            await log.append(HERE, [Entry(body=Notes(text="x"), turn=1)], seen=1, term=term)
+            await log.append(HERE, [tl.Entry(body=tl.Notes(text="x"), turn=1)], seen=1, term=term)
     assert await log.read(HERE) == []
 
 
@@ -285,7 +279,7 @@ async def test_a_fork_is_forgotten_without_its_parent(log: TimelineLog) -> None:
 
 
 async def test_with_cascade_every_fork_goes_too(log: TimelineLog) -> None:
-    other_key = ConversationKey(name="other")
+    other_key = tl.ConversationKey(name="other")
     await tell(log, other_key, "other")
     await tell(log, HERE, "one", "two")
     await log.fork(HERE, FORK, 1)

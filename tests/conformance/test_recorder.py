@@ -8,44 +8,26 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from loopline import timeline as tl
 from loopline.clock import Clock, SystemClock
 from loopline.conversations.interrupts import InterruptQueue
 from loopline.errors import LeaseLost, LooplineError
 from loopline.files import AttachmentCaps
 from loopline.models import Json
 from loopline.testing import FakeClock
-from loopline.timeline import (
-    NEW_TURN,
-    Block,
-    ConversationKey,
-    Entry,
-    Notes,
-    Recorder,
-    Sender,
-    Timeline,
-    TimelineLog,
-    ToolCalled,
-    ToolPending,
-    ToolQuestion,
-    TurnHeader,
-    UserAnswer,
-    UserFollowup,
-    UserPrompt,
-    UserStop,
-)
 
-HERE = ConversationKey(name="here")
+HERE = tl.ConversationKey(name="here")
 
 
 @pytest.fixture(autouse=True)
-async def _begun(log: TimelineLog) -> None:
-    await log.append(HERE, [Entry(body=UserPrompt(text="hello"), turn=NEW_TURN)], seen=0)
+async def _begun(log: tl.TimelineLog) -> None:
+    await log.append(HERE, [tl.Entry(body=tl.UserPrompt(text="hello"), turn=tl.NEW_TURN)], seen=0)
 
 
-def recorder(log: TimelineLog, term: int, heard: list[Block]) -> Recorder:
-    return Recorder(
+def recorder(log: tl.TimelineLog, term: int, heard: list[tl.Block]) -> tl.Recorder:
+    return tl.Recorder(
         log,
-        Timeline(),
+        tl.Timeline(),
         conversation=HERE,
         uid="u",
         turn=1,
@@ -56,24 +38,24 @@ def recorder(log: TimelineLog, term: int, heard: list[Block]) -> Recorder:
 
 
 async def test_what_others_wrote_is_folded_and_heard_in_the_order_of_the_log(
-    log: TimelineLog,
+    log: tl.TimelineLog,
 ) -> None:
     async with log.lease(HERE) as term:
-        pen = recorder(log, term, blocks := list[Block]())
-        await log.append(HERE, [Entry(body=UserFollowup(text="and"), turn=1)], seen=1)
-        recorded = await pen.record(Notes(text="one"), Notes(text="two"))
+        pen = recorder(log, term, blocks := list[tl.Block]())
+        await log.append(HERE, [tl.Entry(body=tl.UserFollowup(text="and"), turn=1)], seen=1)
+        recorded = await pen.record(tl.Notes(text="one"), tl.Notes(text="two"))
     assert [block.seq for block in recorded] == [3, 4]
     assert pen.timeline.blocks == blocks == list(await log.read(HERE))
 
 
 @pytest.mark.parametrize("is_read_before", [False, True])
 async def test_a_stop_of_another_process_is_told_whenever_it_was_read(
-    log: TimelineLog, *, is_read_before: bool
+    log: tl.TimelineLog, *, is_read_before: bool
 ) -> None:
     stops = list[bool]()
     async with log.lease(HERE) as term:
         pen = recorder(log, term, [])
-        await log.append(HERE, [Entry(body=UserStop(), turn=1)], seen=1)
+        await log.append(HERE, [tl.Entry(body=tl.UserStop(), turn=1)], seen=1)
         if is_read_before:
             await pen.catch_up()
         pen.on_stop = lambda: stops.append(True)
@@ -83,12 +65,14 @@ async def test_a_stop_of_another_process_is_told_whenever_it_was_read(
 
 
 async def test_one_that_is_cancelled_at_any_step_has_folded_what_was_kept(
-    log: TimelineLog,
+    log: tl.TimelineLog,
 ) -> None:
     async with log.lease(HERE) as term:
-        pen = recorder(log, term, blocks := list[Block]())
+        pen = recorder(log, term, blocks := list[tl.Block]())
         for steps in range(40):
-            recording = asyncio.create_task(pen.record(Notes(text=f"{steps}"), Notes(text="+")))
+            recording = asyncio.create_task(
+                pen.record(tl.Notes(text=f"{steps}"), tl.Notes(text="+"))
+            )
             for _ in range(steps):
                 await asyncio.sleep(0)
             recording.cancel()
@@ -99,11 +83,11 @@ async def test_one_that_is_cancelled_at_any_step_has_folded_what_was_kept(
 
 
 async def test_one_that_is_cancelled_while_another_is_first_is_recorded_all_the_same(
-    log: TimelineLog,
+    log: tl.TimelineLog,
 ) -> None:
     async with log.lease(HERE) as term:
-        pen = recorder(log, term, blocks := list[Block]())
-        notes = [Notes(text=text) for text in "abcd"]
+        pen = recorder(log, term, blocks := list[tl.Block]())
+        notes = [tl.Notes(text=text) for text in "abcd"]
         recording = [asyncio.create_task(pen.record(body)) for body in notes]
         await asyncio.sleep(0)
         for task in recording:
@@ -113,23 +97,23 @@ async def test_one_that_is_cancelled_while_another_is_first_is_recorded_all_the_
     assert pen.timeline.blocks == blocks == list(await log.read(HERE))
 
 
-async def answers(log: TimelineLog) -> list[Json]:
+async def answers(log: tl.TimelineLog) -> list[Json]:
     """The answers in the log."""
     blocks = await log.read(HERE, types=["user.answer"])
-    return [block.body.value for block in blocks if isinstance(block.body, UserAnswer)]
+    return [block.body.value for block in blocks if isinstance(block.body, tl.UserAnswer)]
 
 
 @asynccontextmanager
-async def asking(log: TimelineLog) -> AsyncGenerator[tuple[Recorder, asyncio.Task[Json]]]:
+async def asking(log: tl.TimelineLog) -> AsyncGenerator[tuple[tl.Recorder, asyncio.Task[Json]]]:
     """A recorder whose turn has a call that asks, and the task that waits for the answer."""
     async with log.lease(HERE) as term:
         pen = recorder(log, term, [])
         await pen.record(
-            TurnHeader(bundle="shop", model="scripted", protocol="native"),
-            ToolCalled(call_id="c1", tool="shop.find", arguments={}),
+            tl.TurnHeader(bundle="shop", model="scripted", protocol="native"),
+            tl.ToolCalled(call_id="c1", tool="shop.find", arguments={}),
         )
         announced = asyncio.Event()
-        question = ToolQuestion(call_id="c1", question="Which tea?")
+        question = tl.ToolQuestion(call_id="c1", question="Which tea?")
         task = asyncio.create_task(pen.ask(question, announced.set))
         await announced.wait()
         yield pen, task
@@ -139,7 +123,7 @@ class NoTurns:
     """A process that runs no turn, has read none, and has no bundle."""
 
     @property
-    def sender(self) -> Sender | None:
+    def sender(self) -> tl.Sender | None:
         """Return None."""
 
     @property
@@ -147,37 +131,37 @@ class NoTurns:
         """The clock of this machine."""
         return SystemClock()
 
-    def steer(self, conversation: ConversationKey, seq: int) -> None:
+    def steer(self, conversation: tl.ConversationKey, seq: int) -> None:
         """Tell nobody."""
 
-    def last_seq(self, conversation: ConversationKey) -> int | None:
+    def last_seq(self, conversation: tl.ConversationKey) -> int | None:
         """Return None."""
 
 
-def inbox(log: TimelineLog) -> InterruptQueue:
+def inbox(log: tl.TimelineLog) -> InterruptQueue:
     """The inbox of the conversation."""
     return InterruptQueue(log, HERE, NoTurns())
 
 
 async def test_what_waits_while_its_turn_is_handed_over_is_left_to_the_next_process(
-    log: TimelineLog,
+    log: tl.TimelineLog,
 ) -> None:
     async with log.lease(HERE) as term:
         pen = recorder(log, term, [])
-        pen.header = TurnHeader(bundle="shop", model="scripted", protocol="native")
-        await pen.record(Notes(text="one"))
+        pen.header = tl.TurnHeader(bundle="shop", model="scripted", protocol="native")
+        await pen.record(tl.Notes(text="one"))
         ending = asyncio.create_task(pen.hand_over())
-        waiting = asyncio.create_task(pen.record(Notes(text="two")))
+        waiting = asyncio.create_task(pen.record(tl.Notes(text="two")))
         await ending
         with pytest.raises(LeaseLost):
             await waiting
     [*_, last] = await log.read(HERE)
-    assert isinstance(last.body, TurnHeader)
+    assert isinstance(last.body, tl.TurnHeader)
     assert last.body.handed_over
 
 
 async def test_of_two_answers_at_once_the_first_in_the_log_counts_for_the_call_too(
-    log: TimelineLog,
+    log: tl.TimelineLog,
 ) -> None:
     async with asking(log) as (pen, task):
         assert pen.questions.answer("c1", "black")
@@ -188,7 +172,7 @@ async def test_of_two_answers_at_once_the_first_in_the_log_counts_for_the_call_t
     assert (outcome is True) == (value == "green")
 
 
-async def test_of_many_answers_from_elsewhere_one_is_recorded(log: TimelineLog) -> None:
+async def test_of_many_answers_from_elsewhere_one_is_recorded(log: tl.TimelineLog) -> None:
     async with asking(log) as (pen, task):
         teas = [f"tea {number}" for number in range(4)]
         outcomes = await asyncio.gather(
@@ -201,11 +185,11 @@ async def test_of_many_answers_from_elsewhere_one_is_recorded(log: TimelineLog) 
 
 
 async def test_each_of_two_questions_that_a_call_asks_at_once_gets_its_own_answer(
-    log: TimelineLog,
+    log: tl.TimelineLog,
 ) -> None:
     async with asking(log) as (pen, first):
         announced = asyncio.Event()
-        question = ToolQuestion(call_id="c1", question="Which cup?")
+        question = tl.ToolQuestion(call_id="c1", question="Which cup?")
         second = asyncio.create_task(pen.ask(question, announced.set))
         await asyncio.sleep(0)
         assert pen.questions.answer("c1", "green")
@@ -216,10 +200,10 @@ async def test_each_of_two_questions_that_a_call_asks_at_once_gets_its_own_answe
 
 
 async def test_a_question_that_is_taken_back_lets_the_next_one_of_its_call_be_asked(
-    log: TimelineLog,
+    log: tl.TimelineLog,
 ) -> None:
     async with asking(log) as (pen, first):
-        question = ToolQuestion(call_id="c1", question="Which cup?")
+        question = tl.ToolQuestion(call_id="c1", question="Which cup?")
         announced = asyncio.Event()
         second = asyncio.create_task(pen.ask(question, announced.set))
         first.cancel()
@@ -229,12 +213,12 @@ async def test_a_question_that_is_taken_back_lets_the_next_one_of_its_call_be_as
     assert await answers(log) == ["blue"]
 
 
-async def test_of_two_answers_to_a_paused_call_the_second_is_refused(log: TimelineLog) -> None:
+async def test_of_two_answers_to_a_paused_call_the_second_is_refused(log: tl.TimelineLog) -> None:
     async with log.lease(HERE) as term:
         await recorder(log, term, []).record(
-            TurnHeader(bundle="shop", model="scripted", protocol="native"),
-            ToolCalled(call_id="c1", tool="shop.find", arguments={}),
-            ToolPending(call_id="c1", kind="question", question="Which tea?", digest=""),
+            tl.TurnHeader(bundle="shop", model="scripted", protocol="native"),
+            tl.ToolCalled(call_id="c1", tool="shop.find", arguments={}),
+            tl.ToolPending(call_id="c1", kind="question", question="Which tea?", digest=""),
         )
     outcomes = await asyncio.gather(
         *(inbox(log).answer_paused({"c1": tea}, AttachmentCaps()) for tea in ("green", "black")),

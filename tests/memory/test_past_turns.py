@@ -9,28 +9,16 @@ from typing import Any
 import pytest
 
 from loopline import LooplineError
+from loopline import timeline as tl
 from loopline.harness.spaces import open_memory
 from loopline.memory import ConversationMemory, MemoryTurnIndex, Owner, Target
 from loopline.memory.turn_file import MemoryFile
 from loopline.testing import FakeClock
-from loopline.timeline import (
-    NEW_TURN,
-    Body,
-    Completion,
-    ConversationKey,
-    Entry,
-    MemoryLog,
-    Notes,
-    UserAttachment,
-    UserFollowup,
-    UserPrompt,
-    UserRecalled,
-)
 from loopline.timeline.prompt_blocks import RangeSummary
 from tests.support.past_turns import NOW, blocks_of
 from tests.support.round_starts import round_start
 
-TEA = ConversationKey(name="tea", user="ann")
+TEA = tl.ConversationKey(name="tea", user="ann")
 ANN = Owner.of(TEA)
 
 
@@ -39,13 +27,14 @@ class Talk:
 
     def __init__(self) -> None:
         self.clock = FakeClock(NOW)
-        self.log = MemoryLog(self.clock)
+        self.log = tl.MemoryLog(self.clock)
         self.index = MemoryTurnIndex()
         self.memory = ConversationMemory(self.log, lambda: self.index, self.clock)
 
     async def tell(self, *turns: str, name: str = "tea", days_ago: float = 1) -> None:
-        bodies: list[list[Body]] = [
-            [UserPrompt(text=text), Completion(text=f"Noted {n}.")] for n, text in enumerate(turns)
+        bodies: list[list[tl.Body]] = [
+            [tl.UserPrompt(text=text), tl.Completion(text=f"Noted {n}.")]
+            for n, text in enumerate(turns)
         ]
         started = NOW - timedelta(days=days_ago)
         await self.log.restore(ANN.key(name), blocks_of(bodies, started))
@@ -72,7 +61,9 @@ async def test_a_turn_is_found_by_words_of_its_prompt_or_answer(talk: Talk) -> N
 async def test_what_is_said_later_is_found_by_the_next_search(talk: Talk) -> None:
     await talk.tell("green tea")
     assert await talk.turns("coffee") == []
-    await talk.log.append(TEA, [Entry(body=UserPrompt(text="coffee"), turn=NEW_TURN)], seen=2)
+    await talk.log.append(
+        TEA, [tl.Entry(body=tl.UserPrompt(text="coffee"), turn=tl.NEW_TURN)], seen=2
+    )
     assert await talk.turns("coffee") == ["tea/turn_2"]
 
 
@@ -116,14 +107,14 @@ async def test_a_search_is_limited_to_a_conversation(talk: Talk) -> None:
 
 
 async def test_notes_files_and_summaries_are_targets(talk: Talk) -> None:
-    file = UserAttachment(
+    file = tl.UserAttachment(
         name="list.txt", mime="text/plain", size=6, sha256="", data="", text="assam"
     )
-    bodies: list[list[Body]] = [
+    bodies: list[list[tl.Body]] = [
         [
-            UserPrompt(text="buy tea"),
+            tl.UserPrompt(text="buy tea"),
             file,
-            Notes(text="[P] likes assam"),
+            tl.Notes(text="[P] likes assam"),
             RangeSummary(covers=1, first_turn=1, last_turn=1, text="They spoke of assam."),
         ]
     ]
@@ -150,17 +141,17 @@ async def test_a_long_text_is_found_with_an_excerpt_around_the_match(talk: Talk)
 
 async def test_recalled_input_is_not_remembered(talk: Talk) -> None:
     await talk.tell("green tea")
-    entries = [Entry(body=UserPrompt(text="my secret"), turn=NEW_TURN)]
+    entries = [tl.Entry(body=tl.UserPrompt(text="my secret"), turn=tl.NEW_TURN)]
     await talk.log.append(TEA, entries, seen=2)
     assert await talk.turns("secret") == ["tea/turn_2"]
-    await talk.log.append(TEA, [Entry(body=UserRecalled(said=3), turn=2)], seen=3)
+    await talk.log.append(TEA, [tl.Entry(body=tl.UserRecalled(said=3), turn=2)], seen=3)
     assert await talk.turns("secret") == []
 
 
 async def test_input_that_a_round_took_before_it_was_recalled_stays(talk: Talk) -> None:
     start = round_start(takes=(1,), model="", protocol="", renderer=0)
-    bodies: list[list[Body]] = [
-        [UserPrompt(text="secret"), start, UserRecalled(said=1), UserFollowup(text="more")]
+    bodies: list[list[tl.Body]] = [
+        [tl.UserPrompt(text="secret"), start, tl.UserRecalled(said=1), tl.UserFollowup(text="more")]
     ]
     await talk.log.restore(TEA, blocks_of(bodies, NOW))
     assert await talk.turns("secret") == ["tea/turn_1"]

@@ -11,33 +11,24 @@ from pathlib import Path
 
 import pytest
 
+from loopline import timeline as tl
 from loopline.errors import ConflictError, StoreError
 from loopline.harness.store import move_store
 from loopline.store import SqlLog
 from loopline.store.blobs import FileBlobs
 from loopline.store.postgres_log import PostgresLog
-from loopline.timeline import (
-    NEW_TURN,
-    ConversationKey,
-    Entry,
-    Notes,
-    Schedule,
-    ScheduledMessage,
-    ToolResult,
-    UserPrompt,
-)
 from tests.doors.command import Loopline
 from tests.support.postgres_server import running_postgres
 
 pytestmark = pytest.mark.service
 
-HERE = ConversationKey(name="here")
-FORK = ConversationKey(name="fork")
-GONE = ConversationKey(name="gone", user="other")
+HERE = tl.ConversationKey(name="here")
+FORK = tl.ConversationKey(name="fork")
+GONE = tl.ConversationKey(name="gone", user="other")
 
 
-def prompt(text: str) -> Entry:
-    return Entry(body=UserPrompt(text=text), turn=NEW_TURN)
+def prompt(text: str) -> tl.Entry:
+    return tl.Entry(body=tl.UserPrompt(text=text), turn=tl.NEW_TURN)
 
 
 @pytest.fixture
@@ -48,9 +39,9 @@ async def path(tmp_path: Path) -> Path:
     async with await SqlLog.open(f"sqlite:///{path}", blobs=blobs) as log:
         async with log.lease(HERE) as term:
             await log.append(HERE, [prompt("one")], seen=0, key="k")
-            large = ToolResult(call_id="c1", tool="t", text="é\0\\" * 40_000)
-            notes = [Entry(body=Notes(text=f"{number}"), turn=1) for number in range(1_200)]
-            await log.append(HERE, [Entry(body=large, turn=1), *notes], seen=1, term=term)
+            large = tl.ToolResult(call_id="c1", tool="t", text="é\0\\" * 40_000)
+            notes = [tl.Entry(body=tl.Notes(text=f"{number}"), turn=1) for number in range(1_200)]
+            await log.append(HERE, [tl.Entry(body=large, turn=1), *notes], seen=1, term=term)
         await log.fork(HERE, FORK, 700)
         await log.append(FORK, [prompt("mine")], seen=700)
         await log.append(GONE, [prompt("secret")], seen=0)
@@ -105,12 +96,12 @@ async def test_a_move_that_is_made_again_removes_what_is_no_longer_scheduled(
 ) -> None:
     path, target = tmp_path / "talk.db", running_postgres().store_url()
     due = datetime(2030, 1, 1, tzinfo=UTC)
-    message = ScheduledMessage(id="s1", at=due, prompt=UserPrompt(text="later"))
+    message = tl.ScheduledMessage(id="s1", at=due, prompt=tl.UserPrompt(text="later"))
     async with await SqlLog.open(f"sqlite:///{path}", blobs=FileBlobs.for_store(path)) as log:
-        waiting = Entry(body=Schedule(messages=(message,)), turn=NEW_TURN)
+        waiting = tl.Entry(body=tl.Schedule(messages=(message,)), turn=tl.NEW_TURN)
         await log.append(HERE, [waiting], seen=0)
         await move(path, target)
-        await log.append(HERE, [Entry(body=Schedule(), turn=1)], seen=1)
+        await log.append(HERE, [tl.Entry(body=tl.Schedule(), turn=1)], seen=1)
     async with await PostgresLog.open(target) as log:
         assert await log.scheduled() == [(HERE, due)]
         await move(path, target)

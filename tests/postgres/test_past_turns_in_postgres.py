@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from loopline import Harness, Store
+from loopline import timeline as tl
 from loopline.errors import StoreError
 from loopline.memory import (
     ConversationMemory,
@@ -25,16 +26,6 @@ from loopline.memory.postgres_turn_index import PostgresTurnIndex, TurnConnectio
 from loopline.redaction.redacted_log import ForwardingLog
 from loopline.store.postgres_log import PostgresLog
 from loopline.testing import FakeClock, ScriptedModel
-from loopline.timeline import (
-    DEFAULT_USER,
-    NEW_TURN,
-    Block,
-    ConversationKey,
-    Entry,
-    TimelineLog,
-    UserPrompt,
-    UserRecalled,
-)
 from tests.crashes.processes import ROOT
 from tests.postgres.indexing_process import OWNER, index_turns, open_shared_memory
 from tests.support.past_turns import NOW, OWNERS, conversations
@@ -58,17 +49,17 @@ TABLES = (
 class CountedReads(ForwardingLog):
     """A log that counts the reads of blocks."""
 
-    def __init__(self, log: TimelineLog) -> None:
+    def __init__(self, log: tl.TimelineLog) -> None:
         super().__init__(log)
         self.count = 0
 
-    async def read(self, conversation: ConversationKey, **options: Any) -> Sequence[Block]:
+    async def read(self, conversation: tl.ConversationKey, **options: Any) -> Sequence[tl.Block]:
         """Read, and count it."""
         self.count += 1
         return await super().read(conversation, **options)
 
 
-async def fill(log: TimelineLog) -> None:
+async def fill(log: tl.TimelineLog) -> None:
     for key, blocks, _ in conversations(CONVERSATIONS):
         await log.restore(key, blocks)
 
@@ -165,7 +156,7 @@ async def texts_of(log: PostgresLog, name: str) -> list[str]:
     return [body for (body,) in rows]
 
 
-async def update_of(log: PostgresLog, key: ConversationKey) -> TurnUpdate:
+async def update_of(log: PostgresLog, key: tl.ConversationKey) -> TurnUpdate:
     summary = await log.find(key)
     assert summary is not None
     texts = turn_texts(key.name, await log.read(key))
@@ -226,12 +217,14 @@ async def test_a_process_that_forgets_waits_for_one_that_adds_the_same_conversat
 
 
 async def test_a_recalled_message_is_found_by_no_process(log: PostgresLog) -> None:
-    key = ConversationKey(name="tea", user="ann")
-    prompt = Entry(body=UserPrompt(text="the secret blend"), turn=NEW_TURN)
+    key = tl.ConversationKey(name="tea", user="ann")
+    prompt = tl.Entry(body=tl.UserPrompt(text="the secret blend"), turn=tl.NEW_TURN)
     [said] = await log.append(key, [prompt], seen=0)
     memories = [open_shared_memory(log) for _ in range(2)]
     assert [len(await memory.search("blend", user="ann")) for memory in memories] == [1, 1]
-    await log.append(key, [Entry(body=UserRecalled(said=said.seq), turn=said.turn)], seen=said.seq)
+    await log.append(
+        key, [tl.Entry(body=tl.UserRecalled(said=said.seq), turn=said.turn)], seen=said.seq
+    )
     for memory in reversed(memories):
         assert await memory.search("secret blend", user="ann") == []
         await memory.close()
@@ -246,7 +239,7 @@ async def test_harnesses_share_an_index_and_forget_in_it() -> None:
     ):
         await first.conversation("c").say("my oolong steeps at 90 degrees")
         for harness in (first, second):
-            hits = await harness.memory.search("oolong", user=DEFAULT_USER)
+            hits = await harness.memory.search("oolong", user=tl.DEFAULT_USER)
             assert [hit.conversation for hit in hits] == ["c"]
         async with await PostgresLog.open(store) as log:
             assert len((await contents(log))[0]) == 1

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Literal, TypedDict, Unpack
 
+from loopline import timeline as tl
 from loopline.clock import Clock
 from loopline.errors import LooplineError
 from loopline.memory.turn_hits import TurnHit, rank_turns
@@ -42,18 +43,6 @@ from loopline.search import (
     EmbeddingError,
     SharedEmbedder,
     VectorState,
-)
-from loopline.timeline import (
-    DEFAULT_PROJECT,
-    DEFAULT_TENANT,
-    Block,
-    BodyUnion,
-    ConversationKey,
-    ConversationSummary,
-    RoundStart,
-    TimelineLog,
-    UserRecalled,
-    parent_name,
 )
 
 logger: logging.Logger = logging.getLogger("loopline")
@@ -188,8 +177,8 @@ RECENCY_SHARE = 0.15
 """The weight of recency in `likeliest`; the rest is the weight of relevance."""
 _NO_TURN = 2**62
 _READ_TYPES = (*SEARCHED_TYPES, "user.recalled")
-_RECALLED = BodyUnion[UserRecalled](UserRecalled)
-_ROUND_STARTS = BodyUnion[RoundStart](RoundStart)
+_RECALLED = tl.BodyUnion[tl.UserRecalled](tl.UserRecalled)
+_ROUND_STARTS = tl.BodyUnion[tl.RoundStart](tl.RoundStart)
 
 
 class TurnFilterOptions(TypedDict, total=False):
@@ -292,7 +281,7 @@ class ConversationMemory:
 
     def __init__(
         self,
-        log: TimelineLog,
+        log: tl.TimelineLog,
         open_index: Callable[[], TurnIndex],
         clock: Clock,
         embedder: SharedEmbedder | None = None,
@@ -316,8 +305,8 @@ class ConversationMemory:
         user: str,
         scope: Scope = "user",
         limit: int = DEFAULT_HITS,
-        tenant: str = DEFAULT_TENANT,
-        project: str = DEFAULT_PROJECT,
+        tenant: str = tl.DEFAULT_TENANT,
+        project: str = tl.DEFAULT_PROJECT,
         **filters: Unpack[MemoryFilterOptions],
     ) -> Sequence[TurnHit]:
         """Return the `limit` turns of the user that match the query best, best first.
@@ -348,8 +337,8 @@ class ConversationMemory:
         self,
         *,
         user: str,
-        tenant: str = DEFAULT_TENANT,
-        project: str = DEFAULT_PROJECT,
+        tenant: str = tl.DEFAULT_TENANT,
+        project: str = tl.DEFAULT_PROJECT,
         progress: VectorsMade | None = None,
     ) -> None:
         """Index all texts of the user; with an embedder, also make all their vectors and wait for them.
@@ -363,7 +352,7 @@ class ConversationMemory:
             await self._vectors.ready(owner, progress)
 
     async def vectors(
-        self, *, user: str, tenant: str = DEFAULT_TENANT, project: str = DEFAULT_PROJECT
+        self, *, user: str, tenant: str = tl.DEFAULT_TENANT, project: str = tl.DEFAULT_PROJECT
     ) -> VectorState | None:
         """Return the progress of the vectors of the user's indexed texts; None without an embedder."""
         if self._vectors is None:
@@ -396,12 +385,12 @@ class ConversationMemory:
             await self._remove_forgotten(index, owner)
         return not progress
 
-    async def remove(self, forgotten: Sequence[ConversationKey]) -> None:
+    async def remove(self, forgotten: Sequence[tl.ConversationKey]) -> None:
         """Remove forgotten conversations from the index. Child runs are ignored, because they are not indexed."""
         index = await self._index()
         async with self._turn:
             for conversation in forgotten:
-                if parent_name(conversation.name) is None:
+                if tl.parent_name(conversation.name) is None:
                     await index.remove(conversation)
 
     async def close(self) -> None:
@@ -428,7 +417,7 @@ class ConversationMemory:
 
     async def _remove_forgotten(
         self, index: TurnIndex, owner: Owner
-    ) -> tuple[Sequence[ConversationSummary], Mapping[str, IndexedConversation]]:
+    ) -> tuple[Sequence[tl.ConversationSummary], Mapping[str, IndexedConversation]]:
         """Remove forgotten conversations; return the owner's conversations and the progress in each indexed one."""
         summaries = await self._log.conversations(
             user=owner.user, project=owner.project, tenant=owner.tenant
@@ -452,7 +441,7 @@ class ConversationMemory:
         ]
 
     async def _read_update(
-        self, summary: ConversationSummary, before: IndexedConversation | None
+        self, summary: tl.ConversationSummary, before: IndexedConversation | None
     ) -> TurnUpdate:
         key = summary.conversation
         uid = summary.uid
@@ -470,7 +459,7 @@ class ConversationMemory:
             recalled=recalled,
         )
 
-    async def _find_recalled(self, key: ConversationKey, blocks: Sequence[Block]) -> set[int]:
+    async def _find_recalled(self, key: tl.ConversationKey, blocks: Sequence[tl.Block]) -> set[int]:
         """Return the seqs of inputs that were recalled before a round used them."""
         recalled: set[int] = set()
         for block, body in _RECALLED.among(blocks):
@@ -487,7 +476,7 @@ class ConversationMemory:
         return recalled
 
 
-_Behind = tuple[ConversationSummary, IndexedConversation | None]
+_Behind = tuple[tl.ConversationSummary, IndexedConversation | None]
 """A conversation with blocks that are not indexed yet, and its progress."""
 
 
@@ -496,7 +485,7 @@ class PastTurns:
     """The turns that a running turn may search: those of its user; of its own conversation only earlier turns."""
 
     memory: ConversationMemory
-    conversation: ConversationKey
+    conversation: tl.ConversationKey
     turn: int
 
     async def search(

@@ -132,9 +132,7 @@ class PostgresTurnIndex:
             listed = None if digests is None else [*digests]
             return await self._rows(tables.VECTORS, {**parameters, "digests": listed})
 
-        digests = {digest for _, digest in texts}
-        cosines = await self._vectors.cosines(owner, vector, digests, read)
-        return {number: cosines[digest] for number, digest in texts if digest in cosines}
+        return await self._vectors.cosines(owner, vector, texts, read)
 
     async def list_unembedded(self, owner: Owner, embedder: str, limit: int) -> Mapping[bytes, str]:
         """Return up to `limit` texts without a vector, newest first, by digest."""

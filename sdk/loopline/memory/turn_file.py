@@ -345,7 +345,7 @@ class MemoryFile:
         parameters: _Parameters,
     ) -> dict[int, float]:
         """Return the cosine of each allowed text that has a vector, by the number of the text."""
-        texts = await _rows(connection, _DIGESTS, parameters)
+        texts = cast("list[tuple[int, bytes]]", await _rows(connection, _DIGESTS, parameters))
         named = _owner_parameters(owner, vector.embedder)
 
         async def read(digests: Collection[bytes] | None) -> Sequence[Any]:
@@ -353,9 +353,7 @@ class MemoryFile:
             listed = {"digests": None if names is None else json.dumps(names)}
             return await _rows(connection, _VECTORS, named | listed)
 
-        digests = {digest for _, digest in texts}
-        cosines = await self._vectors.cosines(owner, vector, digests, read)
-        return {number: cosines[digest] for number, digest in texts if digest in cosines}
+        return await self._vectors.cosines(owner, vector, texts, read)
 
     async def list_unembedded(self, owner: Owner, embedder: str, limit: int) -> Mapping[bytes, str]:
         """Return up to `limit` texts without a vector, newest first, by digest."""

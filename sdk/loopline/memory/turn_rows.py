@@ -128,15 +128,21 @@ class OwnerVectors:
         self._loaded: dict[tuple[Owner, str], _LoadedVectors] = {}
 
     async def cosines(
-        self, owner: Owner, query: QueryVector, digests: set[bytes], read: StoredVectors
-    ) -> Mapping[bytes, float]:
-        """Return the cosine of the query and each text of the owner that has a vector, by the digest of the text.
+        self,
+        owner: Owner,
+        query: QueryVector,
+        texts: Sequence[tuple[int, bytes]],
+        read: StoredVectors,
+    ) -> dict[int, float]:
+        """Return the cosine of the query and each of these texts of the owner that has a vector, by the number of the text.
 
-        Only the vectors of `digests` that are not in memory are read.
+        `texts` are the numbers and the digests. Only vectors that are not in memory are read.
         """
+        digests = {digest for _, digest in texts}
         vectors = await self._load_vectors((owner, query.embedder), digests, read)
         similarities = await asyncio.to_thread(vectors.compare, query.vector)
-        return dict(zip(vectors.digests, similarities, strict=True))
+        cosines = dict(zip(vectors.digests, similarities, strict=True))
+        return {number: cosines[digest] for number, digest in texts if digest in cosines}
 
     async def _load_vectors(
         self, name: tuple[Owner, str], digests: set[bytes], read: StoredVectors

@@ -9,25 +9,11 @@ from datetime import datetime
 from hashlib import blake2b
 from typing import Literal, get_args
 
+from loopline import timeline as tl
 from loopline.models import well_formed
 from loopline.refs import Characters, ConversationRef, HostedRef, PlanRef, parse, replace_span
 from loopline.search import query_terms
 from loopline.search.ranking import STOP_WORDS
-from loopline.timeline import (
-    Block,
-    BodyUnion,
-    Completion,
-    ConversationKey,
-    Lesson,
-    Notes,
-    UserAnswer,
-    UserAttachment,
-    UserFollowup,
-    UserPrompt,
-    UserSteer,
-    input_seq_of,
-    summary_text,
-)
 from loopline.timeline.prompt_blocks import RangeSummary
 
 Target = Literal["user", "assistant", "attachment", "notes", "summary", "lesson"]
@@ -38,17 +24,17 @@ PASSAGE_CHARACTERS = 1_000
 DIGEST_BYTES = 16
 
 SearchedBody = (
-    UserPrompt
-    | UserFollowup
-    | UserSteer
-    | UserAnswer
-    | UserAttachment
-    | Completion
-    | Notes
+    tl.UserPrompt
+    | tl.UserFollowup
+    | tl.UserSteer
+    | tl.UserAnswer
+    | tl.UserAttachment
+    | tl.Completion
+    | tl.Notes
     | RangeSummary
-    | Lesson
+    | tl.Lesson
 )
-_SEARCHED = BodyUnion[SearchedBody](SearchedBody)
+_SEARCHED = tl.BodyUnion[SearchedBody](SearchedBody)
 SEARCHED_TYPES: tuple[str, ...] = tuple(body.type for body in get_args(SearchedBody))
 """The stored types of the bodies with searchable text."""
 
@@ -62,7 +48,7 @@ class Owner:
     project: str
 
     @classmethod
-    def of(cls, conversation: ConversationKey) -> Owner:
+    def of(cls, conversation: tl.ConversationKey) -> Owner:
         """Return the owner of a conversation."""
         return cls(user=conversation.user, tenant=conversation.tenant, project=conversation.project)
 
@@ -77,9 +63,11 @@ class Owner:
         data = text.encode("utf-8", "surrogatepass")
         return blake2b(data, digest_size=DIGEST_BYTES, key=self.digest).digest()
 
-    def key(self, name: str) -> ConversationKey:
+    def key(self, name: str) -> tl.ConversationKey:
         """Return the key of the owner's conversation with this name."""
-        return ConversationKey(name=name, user=self.user, tenant=self.tenant, project=self.project)
+        return tl.ConversationKey(
+            name=name, user=self.user, tenant=self.tenant, project=self.project
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +96,7 @@ class TurnText:
         return str(ConversationRef(conversation=self.conversation, ref=parse(self.ref)))
 
 
-def turn_texts(conversation: str, blocks: Iterable[Block]) -> list[TurnText]:
+def turn_texts(conversation: str, blocks: Iterable[tl.Block]) -> list[TurnText]:
     """Return the searchable texts of the blocks in order. Long texts are split into passages, empty texts are left out."""
     return [
         text
@@ -119,29 +107,29 @@ def turn_texts(conversation: str, blocks: Iterable[Block]) -> list[TurnText]:
 
 def _target_and_text(body: SearchedBody) -> tuple[Target, str]:
     match body:
-        case UserPrompt(text=text) | UserFollowup(text=text) | UserSteer(text=text):
+        case tl.UserPrompt(text=text) | tl.UserFollowup(text=text) | tl.UserSteer(text=text):
             return "user", text
-        case UserAnswer(value=value):
+        case tl.UserAnswer(value=value):
             return "user", value if isinstance(value, str) else ""
-        case UserAttachment(name=name, text=text):
+        case tl.UserAttachment(name=name, text=text):
             return "attachment", text or name
-        case Completion(text=text):
+        case tl.Completion(text=text):
             return "assistant", text
-        case Notes(text=text):
+        case tl.Notes(text=text):
             return "notes", text
         case RangeSummary():
-            return "summary", summary_text(body)
-        case Lesson(text=text):
+            return "summary", tl.summary_text(body)
+        case tl.Lesson(text=text):
             return "lesson", text
 
 
-def _texts(conversation: str, block: Block, target: Target, text: str) -> Iterator[TurnText]:
+def _texts(conversation: str, block: tl.Block, target: Target, text: str) -> Iterator[TurnText]:
     turn_text = TurnText(
         conversation=conversation,
         turn=block.turn,
         seq=block.seq,
         start=0,
-        input_seq=input_seq_of(block) or block.seq,
+        input_seq=tl.input_seq_of(block) or block.seq,
         target=target,
         ts=block.ts,
         ref=block.ref,
@@ -157,7 +145,7 @@ def _texts(conversation: str, block: Block, target: Target, text: str) -> Iterat
         )
 
 
-def _passage_ref(block: Block, start: int, end: int) -> str:
+def _passage_ref(block: tl.Block, start: int, end: int) -> str:
     ref = block.name
     if isinstance(
         ref, PlanRef | ConversationRef | HostedRef

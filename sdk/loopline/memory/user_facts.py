@@ -5,25 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from loopline import timeline as tl
 from loopline.errors import LooplineError
 from loopline.memory.turn_texts import Owner
 from loopline.models import well_formed
 from loopline.refs import ConversationRef, parse
-from loopline.timeline import (
-    Block,
-    BodyUnion,
-    ConversationKey,
-    Entry,
-    FactScope,
-    MemoryFact,
-    TimelineLog,
-    UserBlocks,
-)
 
 FACT_CHARACTERS = 300
-MOST_FACTS: dict[FactScope, int] = {"user": 100, "conversation": 30}
+MOST_FACTS: dict[tl.FactScope, int] = {"user": 100, "conversation": 30}
 """The largest number of facts of each scope."""
-_FACTS = BodyUnion[MemoryFact](MemoryFact)
+_FACTS = tl.BodyUnion[tl.MemoryFact](tl.MemoryFact)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +26,7 @@ class UserFact:
 
     fact_id: str
     text: str
-    scope: FactScope
+    scope: tl.FactScope
     refs: tuple[str, ...]
     by_user: bool
     conversation: str
@@ -63,9 +54,9 @@ def fact_text(text: str) -> str:
 class UserFacts:
     """The facts about users in a log. A removed fact is not returned, but its text stays in the log of its conversation."""
 
-    def __init__(self, log: TimelineLog) -> None:
+    def __init__(self, log: tl.TimelineLog) -> None:
         self._log = log
-        self._blocks = UserBlocks(log, [MemoryFact.type])
+        self._blocks = tl.UserBlocks(log, [tl.MemoryFact.type])
 
     async def facts(self, owner: Owner, conversation: str | None = None) -> list[UserFact]:
         """Return the facts about a user, oldest first.
@@ -73,7 +64,7 @@ class UserFacts:
         With `conversation`, facts with the scope of another conversation are left out. Facts in imported blocks are
         ignored.
         """
-        newest: dict[str, tuple[Block, MemoryFact, str]] = {}
+        newest: dict[str, tuple[tl.Block, tl.MemoryFact, str]] = {}
         for name, block, fact in await self._versions(owner):
             before = newest.get(fact.fact_id)
             if before is None or (before[0].ts, before[2], before[0].seq) <= (
@@ -97,7 +88,7 @@ class UserFacts:
         """
         fact = await self._find(owner, fact_id)
         checked = fact_text(text)
-        version = MemoryFact(
+        version = tl.MemoryFact(
             fact_id=fact_id, text=checked, scope=fact.scope, refs=fact.refs, origin="user"
         )
         await self._append(owner.key(fact.conversation), fact.turn, version)
@@ -116,7 +107,7 @@ class UserFacts:
             if fact.fact_id == fact_id
         }
         for name, turn in homes.items():
-            removed = MemoryFact(fact_id=fact_id, text="", origin="user")
+            removed = tl.MemoryFact(fact_id=fact_id, text="", origin="user")
             await self._append(owner.key(name), turn, removed)
 
     async def _find(self, owner: Owner, fact_id: str) -> UserFact:
@@ -127,12 +118,12 @@ class UserFacts:
         fact_ids = ", ".join(fact.fact_id for fact in facts) or "none"
         raise LooplineError(f"no fact {fact_id!r} about {owner.user}: there are {fact_ids}")
 
-    async def _append(self, key: ConversationKey, turn: int, fact: MemoryFact) -> None:
+    async def _append(self, key: tl.ConversationKey, turn: int, fact: tl.MemoryFact) -> None:
         summary = await self._log.find(key)
         head = 0 if summary is None else summary.head
-        await self._log.append(key, [Entry(body=fact, turn=turn)], seen=head)
+        await self._log.append(key, [tl.Entry(body=fact, turn=turn)], seen=head)
 
-    async def _versions(self, owner: Owner) -> list[tuple[str, Block, MemoryFact]]:
+    async def _versions(self, owner: Owner) -> list[tuple[str, tl.Block, tl.MemoryFact]]:
         """Return all versions of all facts of the owner: the name of the conversation, the block and its body."""
         blocks = await self._blocks.of_user(
             user=owner.user, project=owner.project, tenant=owner.tenant
@@ -140,7 +131,7 @@ class UserFacts:
         return [(key.name, block, block.body) for key, block in blocks if _FACTS.has(block.body)]
 
 
-def _fact_of(block: Block, fact: MemoryFact, conversation: str) -> UserFact:
+def _fact_of(block: tl.Block, fact: tl.MemoryFact, conversation: str) -> UserFact:
     return UserFact(
         fact_id=fact.fact_id,
         text=fact.text,
@@ -159,7 +150,7 @@ class FactsOfTurn:
     """The facts that a running turn may recall: those about its user, without those of other conversations' scope."""
 
     facts: UserFacts
-    conversation: ConversationKey
+    conversation: tl.ConversationKey
 
     async def read(self) -> list[UserFact]:
         """Return the facts, oldest first."""

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, LiteralString, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode
 
 import psycopg
@@ -43,7 +43,16 @@ _CONNECTION: Mapping[str, str | int] = {
 }
 TRANSACTION_SECONDS = 5.0
 """How long a transaction that writes may take; of a server before PostgreSQL 17, how long it may wait for its process."""
-_TRANSACTION_TIMEOUT_VERSION = 170000
+# Else the conversations that a stopped process has locked would wait until it goes on: a transaction in pipeline mode is not
+# idle while it waits for its process.
+_SET_TIMEOUT = (
+    "SELECT set_config('transaction_timeout', '{}', {}) "
+    "WHERE current_setting('server_version_num')::int >= 170000"
+)
+LIMIT_TRANSACTIONS = _SET_TIMEOUT.format(round(TRANSACTION_SECONDS * 1000), "false")
+"""Have the server end each transaction of the connection after `TRANSACTION_SECONDS`, if it is PostgreSQL 17 or later."""
+ALLOW_LONG_TRANSACTION = _SET_TIMEOUT.format(0, "true")
+"""Have this transaction take as long as it needs."""
 _SETTINGS: Mapping[str, str] = {
     "lock_timeout": f"{round(BUSY_SECONDS * 1000)}",
     "idle_in_transaction_session_timeout": f"{round(TRANSACTION_SECONDS * 1000)}",
@@ -132,22 +141,6 @@ class PostgresConnection:
                 raise
         if failure is not None:
             raise failure
-
-    def limit_transactions(self) -> None:
-        """Have the server end each transaction after `TRANSACTION_SECONDS`, if it is PostgreSQL 17 or later.
-
-        Else the conversations that a stopped process has locked would wait until it goes on: a transaction in pipeline mode
-        is not idle while it waits for its process.
-        """
-        self._set_timeout("SET transaction_timeout = {}", TRANSACTION_SECONDS)
-
-    def allow_long_transaction(self) -> None:
-        """Have this transaction take as long as it needs."""
-        self._set_timeout("SET LOCAL transaction_timeout = {}", 0)
-
-    def _set_timeout(self, statement: LiteralString, seconds: float) -> None:
-        if self.raw.info.server_version >= _TRANSACTION_TIMEOUT_VERSION:
-            self.raw.execute(sql.SQL(statement).format(sql.Literal(round(seconds * 1000))))
 
     def close(self) -> None:
         """Close the connection; a transaction is rolled back."""
@@ -320,15 +313,17 @@ class PostgresReaders:
         Raises:
             StoreError: the database cannot be read.
         """
-        return await self._on_thread(self.read_here, work)
+        return await self._on_thread(partial(self.read_here, work))
 
     async def read_statement(self, work: Callable[[PostgresConnection], T]) -> T:
         """Run `work`, which is one statement, on a reader thread, and return its result.
 
+        It has no transaction, which saves two of three requests.
+
         Raises:
             StoreError: the database cannot be read.
         """
-        return await self._on_thread(partial(self.read_here, is_statement=True), work)
+        return await self._on_thread(partial(self._retry, work))
 
     async def write(self, work: Callable[[PostgresConnection], T]) -> T:
         """Run `work` in one transaction that writes, on a reader thread, and return its result.
@@ -338,14 +333,10 @@ class PostgresReaders:
         Raises:
             StoreError: the database cannot be written, or another process locked the rows for too long.
         """
-        return await self._on_thread(self.write_here, work)
+        return await self._on_thread(partial(self.write_here, work))
 
-    async def _on_thread(
-        self,
-        run: Callable[[Callable[[PostgresConnection], T]], T],
-        work: Callable[[PostgresConnection], T],
-    ) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, run, work)
+    async def _on_thread(self, run: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, run)
 
     def write_here(self, work: Callable[[PostgresConnection], T]) -> T:
         """Run `work` in one transaction that writes, on the calling thread, as `write` does."""
@@ -355,21 +346,19 @@ class PostgresReaders:
             with connection.raw.transaction():
                 return work(connection)
 
-        return self.read_here(transact, is_statement=True)
+        return self._retry(transact)
 
-    def read_here(
-        self, work: Callable[[PostgresConnection], T], *, is_statement: bool = False
-    ) -> T:
-        """Run `work` in one transaction that reads a consistent state, on the calling thread, and return its result.
+    def read_here(self, work: Callable[[PostgresConnection], T]) -> T:
+        """Run `work` in one transaction that reads a consistent state, on the calling thread, and return its result."""
+        return self._retry(lambda connection: connection.transact(work, _BEGIN_READING))
 
-        If `work` is one statement, which needs no transaction, that is said by `is_statement`: it saves two of three
-        requests. If the server cannot be reached, it is tried for `RECONNECT_SECONDS`.
-        """
+    def _retry(self, work: Callable[[PostgresConnection], T]) -> T:
+        """Run `work` and return its result; if the server cannot be reached, it is tried for `RECONNECT_SECONDS`."""
         deadline = time.monotonic() + RECONNECT_SECONDS
         pause = FIRST_PAUSE
         while True:
             try:
-                return self._attempt(work, is_statement=is_statement)
+                return self._attempt(work)
             except psycopg.Error as error:
                 if self._closed or not is_lost(error) or time.monotonic() > deadline:
                     raise store_error(self._server.name, error) from error
@@ -377,13 +366,13 @@ class PostgresReaders:
             time.sleep(pause)
             pause = min(2 * pause, LAST_PAUSE)
 
-    def _attempt(self, work: Callable[[PostgresConnection], T], *, is_statement: bool) -> T:
+    def _attempt(self, work: Callable[[PostgresConnection], T]) -> T:
         try:
             connection = self._idle.pop()
         except IndexError:
             connection = self._server.connect()
         try:
-            result = work(connection) if is_statement else connection.transact(work, _BEGIN_READING)
+            result = work(connection)
         except BaseException:
             connection.close()
             raise

@@ -20,7 +20,12 @@ from loopline.store.postgres_index_files import PostgresIndexFiles
 from loopline.store.postgres_leases import PostgresLeases, PostgresSession
 from loopline.store.postgres_relay import PostgresWakeUps
 from loopline.store.postgres_schema import open_schema
-from loopline.store.postgres_writer import PostgresCommit, PostgresThread, PostgresWriter
+from loopline.store.postgres_writer import (
+    PostgresCommit,
+    PostgresThread,
+    PostgresWriter,
+    run_long,
+)
 from loopline.store.store_file import open_to_read
 
 T = TypeVar("T")
@@ -91,9 +96,8 @@ class PostgresLog(DatabaseLog[PostgresCommit]):
 
     def _remove_traces(self) -> None:
         if self._blobs is not None:
-            self._group_commit().thread.transact(
-                partial(self._purge, blobs=self._blobs), is_long=True
-            )
+            purging = partial(self._purge, blobs=self._blobs)
+            self._group_commit().thread.transact(partial(run_long, work=purging))
 
     def _purge(self, connection: Connection, blobs: BlobStore) -> None:
         self._group_commit().writer.lock_blobs(connection)
@@ -118,10 +122,11 @@ class PostgresLog(DatabaseLog[PostgresCommit]):
             with closing(open_to_read(path)) as pool, closing(pool.take()) as source:
                 source.execute("BEGIN")
                 moving = StoreMove(path, source, blobs, self._blobs)
-                thread.transact(moving.copy_values, is_long=True)
+                thread.transact(partial(run_long, work=moving.copy_values))
                 for row, conversation in moving.conversations():
                     copy = partial(moving.copy, row=row, conversation=conversation)
-                    loop.call_soon_threadsafe(on_moved, thread.transact(copy, is_long=True))
+                    moved = thread.transact(partial(run_long, work=copy))
+                    loop.call_soon_threadsafe(on_moved, moved)
 
         await thread.do(move)
 

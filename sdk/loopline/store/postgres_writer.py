@@ -19,9 +19,11 @@ from loopline.store.blobs import BlobStore
 from loopline.store.database import Connection
 from loopline.store.group_commit import GROUP_LIMIT, CommitQueue, PendingWrite
 from loopline.store.postgres import (
+    ALLOW_LONG_TRANSACTION,
     BUSY_SECONDS,
     FIRST_PAUSE,
     LAST_PAUSE,
+    LIMIT_TRANSACTIONS,
     RECONNECT_SECONDS,
     PostgresConnection,
     PostgresServer,
@@ -404,15 +406,11 @@ class PostgresThread(TransactionThread):
         self._writer = writer
         self._connection: PostgresConnection | None = None
 
-    async def run(self, work: Callable[[Connection], T], *, is_long: bool = False) -> T:
-        """Run `work` in one transaction on the thread and return its result; a cancellation waits for the end."""
-        return await self.do(partial(self.transact, work, is_long=is_long))
-
-    def transact(self, work: Callable[[Connection], T], *, is_long: bool = False) -> T:
+    def transact(self, work: Callable[[Connection], T]) -> T:
         """Run `work` in one transaction and return its result; only inside a job of the thread.
 
-        With `is_long` it may take longer than `TRANSACTION_SECONDS`. It is repeated if a conversation is locked, if the transaction loses against another one, or if the server
-        cannot be reached.
+        It is repeated if a conversation is locked, if the transaction loses against another one, or if the server cannot be
+        reached.
 
         Raises:
             StoreFailed: the connection was lost during the commit.
@@ -421,7 +419,7 @@ class PostgresThread(TransactionThread):
         attempts = _Attempts(self._server.name)
         while True:
             try:
-                return self._transact(work, is_long=is_long)
+                return self._connect().transact(work)
             except RowsLocked:
                 self._undo()
                 attempts.wait_for_rows()
@@ -474,13 +472,6 @@ class PostgresThread(TransactionThread):
                 write.refusal = error
         return skipped
 
-    def _transact(self, work: Callable[[Connection], T], *, is_long: bool) -> T:
-        def work_long(connection: PostgresConnection) -> T:
-            connection.allow_long_transaction()
-            return work(connection)
-
-        return self._connect().transact(work_long if is_long else work)
-
     def _commit(
         self, batch: Sequence[PendingWrite[Any]], doubtful: BlockRow | None
     ) -> Sequence[PendingWrite[Any]]:
@@ -527,7 +518,7 @@ class PostgresThread(TransactionThread):
     def _connect(self) -> PostgresConnection:
         if self._connection is None:
             self._connection = self._server.connect()
-            self._connection.limit_transactions()
+            self._connection.execute(LIMIT_TRANSACTIONS)
         return self._connection
 
     def _undo(self) -> None:
@@ -542,6 +533,12 @@ class PostgresThread(TransactionThread):
         """Wait for the submitted jobs, then close the connection."""
         super().close()
         self._undo()
+
+
+def run_long(connection: Connection, work: Callable[[Connection], T]) -> T:
+    """Run `work` in a transaction that may take longer than `TRANSACTION_SECONDS`, and return its result."""
+    connection.execute(ALLOW_LONG_TRANSACTION)
+    return work(connection)
 
 
 def _has_outcome(write: PendingWrite[Any]) -> bool:
@@ -624,7 +621,7 @@ class PostgresCommit(CommitQueue[PostgresThread, PostgresWriter]):
         return await self._enqueue(PendingWrite(conversation, work, deadline=deadline))
 
     async def _transact_long(self, work: Callable[[Connection], None]) -> None:
-        await self.thread.run(work, is_long=True)
+        await self.thread.run(partial(run_long, work=work))
 
     def _commit_next(self) -> None:
         self._next = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -236,7 +236,12 @@ class S3Blobs:
             StoreFailed: S3 cannot be reached, or failed.
         """
         with self._errors(_COLLECTION):
-            old = list(self._old_objects(older_than))
+            old = [
+                meta["path"]
+                for page in list_objects(self._store)
+                for meta in page
+                if meta["last_modified"] < older_than
+            ]
             self._delete([path for path in old if path.startswith(_HOSTED)])
             names = [path.replace("/", "") for path in old if _is_blob(path)]
             retained = set(referenced()) if names else set[str]()
@@ -392,12 +397,6 @@ class S3Blobs:
     def _delete(self, paths: Sequence[str]) -> None:
         if paths:
             obstore.delete(self._store, paths)
-
-    def _old_objects(self, older_than: datetime) -> Iterator[str]:
-        for page in list_objects(self._store):
-            for meta in page:
-                if meta["last_modified"] < older_than:
-                    yield meta["path"]
 
     @contextmanager
     def _errors(self, path: str) -> Generator[None]:

@@ -156,6 +156,8 @@ class JobThread:
         self._path = path
         self._name = name
         self._jobs = _Jobs()
+        self._in_use = Lock()
+        """Locked while a job runs."""
         self._thread: Thread | None = None
         self._closed = False
         weakref.finalize(
@@ -213,7 +215,7 @@ class JobThread:
 
     def _attempt(self, job: Callable[[], T], report: Callable[[JobOutcome[T]], object]) -> None:
         outcome = JobOutcome[T]()
-        with outcome as results:
+        with self._in_use, outcome as results:
             results.append(job())
         report(outcome)
 
@@ -349,7 +351,6 @@ class WriterThread(TransactionThread):
         self._store = path
         self._pool = pool
         self._on_rollback = on_rollback
-        self._in_use = Lock()
         self._moved_rows = 0
         self._new_rows = 0
         self._is_moving = False
@@ -358,12 +359,6 @@ class WriterThread(TransactionThread):
         self._connection: Connection | None = None
         self._patience = 0.0
         self._file = file
-
-    def _attempt(self, job: Callable[[], T], report: Callable[[JobOutcome[T]], object]) -> None:
-        outcome = JobOutcome[T]()
-        with self._in_use, outcome as results:
-            results.append(job())
-        report(outcome)
 
     @property
     def is_idle(self) -> bool:
