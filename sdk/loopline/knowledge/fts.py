@@ -130,15 +130,16 @@ def fill_index(database: sqlite3.Connection, contents: Contents) -> None:
     database.executescript(_SCHEMA)
     database.execute("BEGIN")
     file_notes: dict[str, str] = {}
-    chunks = _insert_all(database, contents, file_notes)
+    numbers = _insert_files(database, contents, [*contents.files], 1, count(1), file_notes)
     database.execute(_FILE_INDEX)
-    _write_about(database, contents, file_notes, chunks, None)
+    _write_about(database, contents, file_notes, len(numbers), None)
 
 
 def update_index(database: sqlite3.Connection, base: str, contents: Contents) -> None:
     """Change a copy of the index with the signature `base` into the index of the contents.
 
-    Only files that the copy does not have are read.
+    Only files that the copy does not have are read. Their chunks get the numbers of removed chunks first. If numbers of
+    removed chunks remain, the last chunks move there, so that the numbers stay without a gap.
     """
     database.isolation_level = None
     database.executescript(_UNSAFE_BUT_PRIVATE)
@@ -152,11 +153,14 @@ def update_index(database: sqlite3.Connection, base: str, contents: Contents) ->
     size_before = cast("tuple[int]", row)[0]
     next_id = max((id for id, _, _ in stored.values()), default=0) + 1
     freed = _remove(database, removed)
-    files = list(contents.read(changed_paths))
-    size, changed = _insert_files(database, files, next_id, freed, size_before, contents.load)
     file_notes = {path: note for path, (_, _, note) in stored.items()}
-    file_notes |= {file.path: file.note for file in files}
-    _write_about(database, contents, file_notes, size, IndexBase(base, frozenset(changed)))
+    numbers = chain(freed, count(size_before + 1))
+    new = _insert_files(database, contents, changed_paths, next_id, numbers, file_notes)
+    size = size_before + len(new) - len(freed)
+    holes = [hole for hole in freed[len(new) :] if hole <= size]
+    _fill_holes(database, holes, size, contents.load)
+    changed = frozenset([*new, *holes])
+    _write_about(database, contents, file_notes, size, IndexBase(base, changed))
 
 
 def _remove(database: sqlite3.Connection, file_ids: Sequence[int]) -> list[int]:
@@ -182,44 +186,20 @@ def _delete_words(database: sqlite3.Connection, rows: Sequence[_StoredRow]) -> N
     database.executemany(_DELETE_WORDS, sorted(texts))
 
 
-def _insert_files(
-    database: sqlite3.Connection,
-    files: Sequence[IndexedFile],
-    next_id: int,
-    freed: Sequence[int],
-    size_before: int,
-    load: _Loader | None,
-) -> tuple[int, set[int]]:
-    """Insert files with ids from `next_id` on; return the size of the index and the numbers with a new chunk.
-
-    The chunks get the `freed` numbers first, then those after `size_before`, the earlier size of the index. If freed
-    numbers remain, the last chunks move there, so that the numbers stay without a gap.
-    """
-    numbers = chain(freed, count(size_before + 1))
-    batch: _Batch = ([], [], [])
-    for file_id, file in enumerate(files, start=next_id):
-        batch[0].append((file_id, file.path, file.blob, file.note))
-        for each in file.chunks:
-            _add(batch, next(numbers), file_id, each)
-    new = len(batch[1])
-    size = size_before + new - len(freed)
-    _fill_holes(database, batch, [hole for hole in freed[new:] if hole <= size], size)
-    _write_batch(database, batch, _embed_pieces(batch, load))
-    return size, {row[0] for row in batch[1]}
-
-
 def _fill_holes(
-    database: sqlite3.Connection, batch: _Batch, holes: Sequence[int], size: int
+    database: sqlite3.Connection, holes: Sequence[int], size: int, load: _Loader | None
 ) -> None:
     """Move the chunks with numbers above `size` to the free numbers `holes`, which are as many."""
     rows = cast("list[_StoredRow]", database.execute(_ROWS + _FROM_NUMBER, (size,)).fetchall())
     _delete_words(database, rows)
     database.execute("DELETE FROM chunk WHERE id > ?", (size,))
     database.execute("DELETE FROM pieces WHERE chunk > ?", (size,))
+    batch: _Batch = ([], [], [])
     for number, row in zip(holes, rows, strict=True):
         _, file_id, kind, first, last, title, names, body, path = row
         batch[1].append((number, file_id, kind, first, last, title, names, body))
         batch[2].append((word_row(number, kind), title, path, body, names))
+    _write_batch(database, batch, _embed_pieces(batch, load))
 
 
 def _add(batch: _Batch, number: int, file_id: int, chunk: Chunk) -> None:
@@ -246,29 +226,38 @@ def _write_about(
     database.execute("COMMIT")
 
 
-def _insert_all(
-    database: sqlite3.Connection, contents: Contents, file_notes: dict[str, str]
-) -> int:
-    """Insert all files, add their notes to `file_notes`, and return the number of chunks."""
-    chunks = 0
+def _insert_files(
+    database: sqlite3.Connection,
+    contents: Contents,
+    paths: Sequence[str],
+    next_id: int,
+    numbers: Iterator[int],
+    file_notes: dict[str, str],
+) -> list[int]:
+    """Insert these files with ids from `next_id` on, and add their notes to `file_notes`.
+
+    Their chunks get the next of the `numbers`, which are returned.
+    """
+    inserted: list[int] = []
     writes: deque[Future[None]] = deque()
     # A second thread writes while this one reads and cuts the next files.
     with ThreadPoolExecutor(1) as writer:
-        for batch in _batches(contents.read(list(contents.files)), file_notes):
-            chunks += len(batch[1])
+        for batch in _batches(contents.read(paths), next_id, numbers, file_notes):
+            inserted += [row[0] for row in batch[1]]
             pieces = _embed_pieces(batch, contents.load)
             writes.append(writer.submit(_write_batch, database, batch, pieces))
             if len(writes) > QUEUED_BATCHES:
                 writes.popleft().result()
         for write in writes:
             write.result()
-    return chunks
+    return inserted
 
 
-def _batches(files: Iterable[IndexedFile], file_notes: dict[str, str]) -> Iterator[_Batch]:
+def _batches(
+    files: Iterable[IndexedFile], next_id: int, numbers: Iterator[int], file_notes: dict[str, str]
+) -> Iterator[_Batch]:
     batch: _Batch = ([], [], [])
-    numbers = count(1)
-    for file_id, file in enumerate(files, start=1):
+    for file_id, file in enumerate(files, start=next_id):
         file_notes[file.path] = file.note
         batch[0].append((file_id, file.path, file.blob, file.note))
         for chunk in file.chunks:
