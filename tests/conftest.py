@@ -70,7 +70,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for _, cases in groupby(campaigns, key=lambda item: item.nodeid.partition("[")[0]):
         matrix = list(cases)
         if len(matrix) >= LARGE:
-            drawn = Random(SEED).sample(matrix, len(matrix) // config.getoption("--one-in"))
+            drawn = Random(SEED).sample(matrix, len(matrix) // config.option.one_in)
             left |= set(matrix) - set(drawn)
     config.hook.pytest_deselected(items=list(left))
     items[:] = [item for item in items if item not in left]

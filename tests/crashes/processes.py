@@ -10,12 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from itertools import count
 from multiprocessing import get_context
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
-from loopline.errors import LeaseLost, StoreError, StoreFull
+from loopline.errors import LeaseLost, StoreBusy, StoreError, StoreFull
 from loopline.store import SqlLog, postgres, sqlite
 from loopline.store.blobs import FileBlobs
 from loopline.store.leases import LEASE_SECONDS
@@ -116,7 +117,12 @@ async def produce(store: str, process: int, appends: int) -> None:
             count = 0
             for number in range(appends):
                 text = f"{process}{producer} {number}"
-                met = await log.append(conversation, [prompt(text)], seen=count)
+                while True:
+                    with suppress(
+                        StoreBusy
+                    ):  # nothing was stored: on a busy machine it is tried again
+                        met = await log.append(conversation, [prompt(text)], seen=count)
+                        break
                 assert [block.seq for block in met] == list(range(count + 1, count + len(met) + 1))
                 count = met[-1].seq
 
