@@ -2,32 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
+import httpx2
 import pytest
 
 from loopline import Harness
 from loopline.errors import ModelRateLimited, ModelStreamBroken, ModelTimedOut
 from loopline.events import Delta
-from loopline.models import JsonObject, Model, Prompt, ToolSpec, UserMessage
+from loopline.models import Json, JsonObject, Model, Prompt, ToolSpec, UserMessage
 from loopline.testing import FakeClock
 from loopline.timeline import Decision, ToolResult
 from tests.peers.results import Result, of_reply, ours, theirs
 from tests.providers.flat_request import WIRES
 from tests.providers.local_model import PATIENT, asked, model_at
-from tests.support.peers.aimock import (
-    PACKAGE,
-    limiting,
-    overloaded,
-    running,
-    saying,
-    script,
-)
 from tests.support.peers.call_replies import Call
 from tests.support.peers.http_server import Peer
-from tests.support.peers.npm_packages import install
+from tests.support.peers.npm_packages import install, node
 from tests.support.workbench import bodies, said, workbench
+
+PACKAGE = "@copilotkit/aimock@^1.43.0"
+CONTROL = "/__aimock"
+
+_SERVE = """
+const { LLMock } = require('@copilotkit/aimock');
+const mock = new LLMock({ port: 0, host: '127.0.0.1', logLevel: 'silent' });
+mock.start().then((url) => console.log(url));
+process.stdin.on('end', () => process.exit()).resume();  // it ends with whoever started it
+"""
+
+
+@contextmanager
+def running(folder: Path) -> Generator[str, None, None]:
+    with subprocess.Popen(
+        [node(), "-e", _SERVE],
+        cwd=folder,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+
+
+def saying(
+    text: str = "", *calls: Call, usage: Mapping[str, Json] | None = None, **more: Json
+) -> JsonObject:
+    """A reply, as its fixtures write it; of `more` are `reasoning` and `finishReason`."""
+    records: list[Json] = [
+        {"name": call.name, "arguments": call.arguments, "id": call.id} for call in calls
+    ]
+    response: JsonObject = {"content": text} if text else {}
+    if calls:
+        response["toolCalls"] = records
+    if usage is not None:
+        response["usage"] = dict(usage)
+    return {"response": {**response, **more}}
+
+
+def limiting(seconds: int) -> JsonObject:
+    """A refusal for the rate, that asks to wait so long."""
+    kind: JsonObject = {"type": "rate_limit_error", "code": "rate_limit_exceeded"}
+    error: JsonObject = {"message": "Slow down.", **kind}
+    return {"response": {"error": error, "status": 429, "retryAfter": seconds}}
+
+
+def overloaded() -> JsonObject:
+    """A refusal because there is too much to do."""
+    error: JsonObject = {"message": "Busy.", "type": "server_error"}
+    return {"response": {"error": error, "status": 503}}
+
+
+async def script(url: str, *entries: JsonObject) -> None:
+    """Forget all that was, and answer each request with the next entry."""
+    fixtures: list[Json] = [
+        {**entry, "match": {"sequenceIndex": number}} for number, entry in enumerate(entries)
+    ]
+    async with httpx2.AsyncClient(trust_env=False, verify=False) as client:
+        for path, body in (("/reset", {}), ("/fixtures", {"fixtures": fixtures})):
+            answer = await client.post(f"{url}{CONTROL}{path}", json=body)
+            assert answer.is_success, answer.text
+
 
 pytestmark = pytest.mark.service
 TEXT = "Tea, and more of it. " * 8

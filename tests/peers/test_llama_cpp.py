@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,8 +26,45 @@ from loopline.testing import FakeClock
 from loopline.timeline import Decision, ModelOverflowed, ToolCalled, ToolResult
 from tests.peers.results import of_reply, ours, theirs
 from tests.providers.local_model import PATIENT, asked, model_at
-from tests.support.peers.llama_cpp import Llama, llama
+from tests.support.peers.gguf import write_model
+from tests.support.peers.http_server import Peer
 from tests.support.workbench import bodies, workbench
+
+_SERVE = """
+import sys, xllamacpp
+params = xllamacpp.CommonParams()
+params.model.path, params.n_ctx, params.n_predict = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+params.port, params.hostnames, params.ui = 0, ["127.0.0.1"], False
+params.n_parallel, params.cpuparams.n_threads, params.n_threads_http = 1, 1, 4
+params.warmup, params.verbosity, params.sampling.seed = False, 0, 2
+server = xllamacpp.Server(params)
+print(server.listening_address, flush=True)
+sys.stdin.read()  # it ends with whoever started it
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Llama:
+    peer: Peer
+    process: subprocess.Popen[str]
+
+
+@contextmanager
+def llama(
+    folder: Path, *, window: int = 16_384, most: int = 2_000, ends: bool = True
+) -> Generator[Llama, None, None]:
+    """Serve a model with that window, that writes at most so many tokens; a token is a byte."""
+    model = folder / "model.gguf"
+    write_model(model, ends=ends)
+    with subprocess.Popen(
+        [sys.executable, "-c", _SERVE, str(model), str(window), str(most)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        yield Llama(Peer(process.stdout.readline().strip()), process)
+
 
 T = TypeVar("T")
 WINDOW = 16_384

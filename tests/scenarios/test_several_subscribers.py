@@ -6,8 +6,9 @@ import asyncio
 import importlib.util
 import json
 import shutil
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,8 +25,53 @@ from loopline.events.mailbox import HELD_EVENTS, LARGEST_HELD_SIZE
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry as Scripted
 from tests.support.scripted_conversation import play_turn, talking
-from tests.support.sse_server import Served, serving
 from tests.support.workbench import workbench
+
+Stream = Callable[[str], AsyncGenerator[bytes, None]]
+"""What is served to whoever says that this was the last id they had."""
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-store\r\n\r\n"
+
+
+@dataclass(slots=True)
+class Served:
+    url: str = ""
+    asked: list[str] = field(default_factory=list[str])
+    sent: list[bytes] = field(default_factory=list[bytes])
+
+
+async def last_event_id(reader: asyncio.StreamReader) -> str:
+    """The header of that name, empty without one."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    fields = dict(line.lower().split(": ", 1) for line in head.split("\r\n")[1:] if ": " in line)
+    return fields.get("last-event-id", "")
+
+
+@asynccontextmanager
+async def serving(stream: Stream, cuts: Mapping[int, bytes]) -> AsyncGenerator[Served, None]:
+    """Serve it on this machine; the n-th connection is cut in the middle of its record of the id `cuts[n]`."""
+    served = Served()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        served.asked.append(await last_event_id(reader))
+        cut = cuts.get(len(served.asked))
+        writer.write(HEAD)
+        async with aclosing(stream(served.asked[-1])) as pieces:
+            async for piece in pieces:
+                is_cut = cut is not None and piece.startswith(b"id: %s\n" % cut)
+                served.sent.append(piece)
+                writer.write(piece[: len(piece) // 2] if is_cut else piece)
+                await writer.drain()
+                if is_cut:
+                    break
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1")
+    async with server:
+        host, port = server.sockets[0].getsockname()[:2]
+        served.url = f"http://{host}:{port}/"
+        yield served
+
 
 ASKS: Sequence[Scripted] = [Say("", Call("w.ask")), "Fine."]
 
