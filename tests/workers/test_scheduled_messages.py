@@ -18,7 +18,7 @@ from loopline.conversations.schedule import next_time
 from loopline.harness import forget_inactive, open_turns, open_worker
 from loopline.server import ServerSettings, app
 from loopline.testing import FakeClock
-from loopline.timeline import NEW_TURN, Block, Entry, Exit, TurnHeader, UserPrompt
+from loopline.timeline import NEW_TURN, Block, Entry, Exit, Sender, TurnHeader, UserPrompt
 from loopline.tools import ToolFunction
 from tests.doors.command import Loopline
 from tests.support.echo_model import EchoModel
@@ -39,6 +39,10 @@ START = datetime(2026, 3, 27, 8, 0, tzinfo=UTC)
 def shop(store: str, extra: ToolFunction[..., Any] = book) -> Harness:
     """A harness that runs the turns of a bundle with one tool."""
     return Harness.open(Bundle(id="shop", tools=[extra]), store=store, model=EchoModel())
+
+
+async def any_sender(_: Sender | None) -> bool:
+    return True
 
 
 def prompts(blocks: Sequence[Block]) -> list[str]:
@@ -95,9 +99,10 @@ async def test_a_repeated_message_that_missed_several_times_begins_one_turn_and_
         assert added.at == datetime(2026, 3, 27, 8, 30, tzinfo=UTC)
         schedule = MessageSchedule(harness.log, talk.conversation)
         late = START + timedelta(days=3)
-        assert await schedule.begin_due(late) == datetime(2026, 3, 31, 7, 30, tzinfo=UTC)
+        following = await schedule.begin_due(late, any_sender)
+        assert following == datetime(2026, 3, 31, 7, 30, tzinfo=UTC)
         assert prompts(await talk.blocks()) == ["good morning"]
-        await schedule.begin_due(late)
+        await schedule.begin_due(late, any_sender)
         assert prompts(await talk.blocks()) == ["good morning"]
 
 
@@ -110,7 +115,7 @@ async def test_a_due_message_begins_one_turn_however_many_processes_look(
             await talk.schedule(f"number {n}", at=START + timedelta(seconds=n))
         now = START + timedelta(days=1)
         looks = [
-            MessageSchedule(harness.log, talk.conversation).begin_due(now)
+            MessageSchedule(harness.log, talk.conversation).begin_due(now, any_sender)
             for harness in (first, second) * 3
         ]
         await asyncio.gather(*looks)
@@ -195,7 +200,7 @@ async def test_a_message_of_the_hour_that_comes_twice_begins_one_turn(
         talk = harness.conversation("c1")
         await talk.schedule("good night", every="30 2 * * *", zone="Europe/Berlin")
         schedule = MessageSchedule(harness.log, talk.conversation)
-        after = await schedule.begin_due(datetime(2026, 10, 25, 1, 10, tzinfo=UTC))
+        after = await schedule.begin_due(datetime(2026, 10, 25, 1, 10, tzinfo=UTC), any_sender)
         assert prompts(await talk.blocks()) == ["good night"]
         assert after is not None
         assert after > datetime(2026, 10, 25, 1, 10, tzinfo=UTC)
@@ -288,7 +293,7 @@ async def test_a_message_that_was_scheduled_first_begins_the_turn_behind_those_b
         await talk.schedule("due", at=START)
         await talk.say("now")
         schedule = MessageSchedule(harness.log, talk.conversation)
-        await schedule.begin_due(START + timedelta(days=1))
+        await schedule.begin_due(START + timedelta(days=1), any_sender)
         # A process that dies here leaves a turn that the next one finds.
         assert [each.conversation.name for each in await harness.log.unfinished()] == ["c1"]
         [outcome] = await harness.carry_on()

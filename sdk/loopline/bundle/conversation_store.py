@@ -130,7 +130,7 @@ def _artifact(block: tl.Block, body: StoredBody) -> StoredArtifact:
     )
     match body:
         case tl.UserAttachment(name=name):
-            return replace(artifact, name=name, size=len(tl.attachments.content(body)))
+            return replace(artifact, name=name, size=len(tl.workspace.file_bytes(body)))
         case tl.FileAdded(area=area, path=path):
             return replace(artifact, name=f"{area}/{path}", size=len(tl.workspace.file_bytes(body)))
         case tl.ArtifactKept(name=name, text=text):

@@ -1,7 +1,6 @@
 """What a person can do with a conversation."""
 
 from loopline.conversations.background import BackgroundCalls as BackgroundCalls
-from loopline.conversations.background import BackgroundList as BackgroundList
 from loopline.conversations.background import BackgroundState as BackgroundState
 from loopline.conversations.conversation import Attachments as Attachments
 from loopline.conversations.conversation import Conversation as Conversation
@@ -26,7 +25,6 @@ from loopline.conversations.submission import WhenBusy as WhenBusy
 from loopline.conversations.subscriptions import FIRST_PAGE as FIRST_PAGE
 from loopline.conversations.subscriptions import PAGE as PAGE
 from loopline.conversations.subscriptions import QUEUE_CHANNEL as QUEUE_CHANNEL
-from loopline.conversations.subscriptions import EventOrder as EventOrder
 from loopline.conversations.subscriptions import InTurn as InTurn
 from loopline.conversations.subscriptions import missing_blocks as missing_blocks
 from loopline.conversations.turn_order import CUT_OFF_AGAIN as CUT_OFF_AGAIN

@@ -43,7 +43,6 @@ from loopline.models import Json, output_type_of, well_formed, well_formed_json
 from loopline.reader import ConversationReader, Reader, check_name
 from loopline.redaction.redaction import Redactor, redact_text
 from loopline.tasks import finish
-from loopline.timeline.attachments import content
 from loopline.timeline.log import check_not_forgotten
 from loopline.tools import check_client_tools
 
@@ -85,7 +84,7 @@ class InputChecks:
         files = await asyncio.to_thread(read_attachments, attachments, self.caps, text_bytes=size)
         if self.scanner is not None:
             for file in files:
-                await self.scanner.scan(file.name, content(file))
+                await self.scanner.scan(file.name, tl.workspace.file_bytes(file))
         if self.redactor is not None:
             await asyncio.to_thread(self._check_documents, files)
         return files

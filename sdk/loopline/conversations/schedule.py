@@ -19,12 +19,6 @@ FURTHEST = timedelta(days=10 * 366)
 """How far in the future a message may be scheduled."""
 
 
-async def any_sender(sender: tl.Sender | None) -> bool:
-    """Return True: the messages of every bundle may begin."""
-    del sender
-    return True
-
-
 def next_time(every: str, zone: str, after: datetime) -> datetime:
     """Return the first time after `after` of a line of cron with five fields, such as `30 9 * * 1-5`, in UTC.
 
@@ -147,7 +141,7 @@ class MessageSchedule:
         return await append_at_head(self._log, self._conversation, entries)
 
     async def begin_due(
-        self, now: datetime, may_begin: Callable[[tl.Sender | None], Awaitable[bool]] = any_sender
+        self, now: datetime, may_begin: Callable[[tl.Sender | None], Awaitable[bool]]
     ) -> datetime | None:
         """Append the prompt of each message that is due, and return the time of the next one, None without one.
 

@@ -16,7 +16,7 @@ from loopline.errors import AttachmentError
 from loopline.files import formats
 from loopline.models import Json, dumps, one_line
 from loopline.names import check_type
-from loopline.timeline import UserAttachment, attachments
+from loopline.timeline import UserAttachment, attachments, workspace
 
 MB = 1024 * 1024
 
@@ -182,7 +182,7 @@ def with_unique_names(
 
 def attachment_of(file: UserAttachment) -> Attachment:
     """Convert a recorded file to an attachment."""
-    return Attachment(file.name, attachments.content(file), file.mime)
+    return Attachment(file.name, workspace.file_bytes(file), file.mime)
 
 
 def _read_file(path: Path, caps: AttachmentCaps) -> Attachment:

@@ -128,7 +128,7 @@ class Workspace:
         attached = self._attached.get(name)
         if attached is None:
             raise ToolError(f"no file {name!r} in the workspace: {self._nearest(name)}")
-        return tl.attachments.content(attached)
+        return tl.workspace.file_bytes(attached)
 
     def read_text(self, path: str) -> str:
         """Return the text of a file.
@@ -251,9 +251,8 @@ def path_when_pulled(block: tl.Block) -> str:
 
 def _bytes_of(block: tl.Block) -> bytes:
     body = block.body
-    if isinstance(body, tl.UserAttachment):
-        return tl.attachments.content(body)
-    return tl.workspace.file_bytes(file_version(block))
+    file = body if isinstance(body, tl.UserAttachment) else file_version(block)
+    return tl.workspace.file_bytes(file)
 
 
 def file_version(block: tl.Block) -> tl.FileAdded:

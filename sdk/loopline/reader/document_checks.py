@@ -163,7 +163,7 @@ def _check_attachments(blocks: Sequence[timeline.Block]) -> None:
         if message.turn != block.turn or not is_input:
             raise DocumentError(f"{_at(block)}: {file.name!r} does not belong to an input")
         try:
-            digest = sha256(timeline.attachments.content(file)).hexdigest()
+            digest = sha256(timeline.workspace.file_bytes(file)).hexdigest()
         except ValueError:
             digest = ""
         if digest != file.sha256:

@@ -190,7 +190,7 @@ class Reader(Struct, frozen=True, kw_only=True):
             return item
         file = block.body
         source = tl.Source(url=block.ref, title=file.name, source_type="attachment")
-        return replace(item, title=file.name, data=tl.attachments.content(file), source=source)
+        return replace(item, title=file.name, data=tl.workspace.file_bytes(file), source=source)
 
     async def _plan(self, ref: PlanRef, requested: str, room: int) -> Item:
         block = await self.find(ref)

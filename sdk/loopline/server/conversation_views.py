@@ -119,7 +119,7 @@ class TurnViews:
                     rows: list[JsonValue] = [source_row(sid, self.timeline) for sid in used]
                     yield self._artifact("artifact:solver.program.citables", block, {"items": rows})
             case tl.UserAttachment():
-                file = self._file(body.name, body.mime, body.size, tl.attachments.content(body))
+                file = self._file(body.name, body.mime, body.size, tl.workspace.file_bytes(body))
                 yield self._artifact("artifact:user.attachment", block, file, "attachment", "user")
             case tl.FileAdded(area="outputs", visibility="external"):
                 file = self._file(body.path, body.mime, body.size, tl.workspace.file_bytes(body))

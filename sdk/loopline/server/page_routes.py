@@ -127,9 +127,7 @@ async def read_file(
     blocks = await host.log.read(key, after=seq - 1, limit=1)
     for _block, body in _FILES.among(blocks):
         match body:
-            case tl.UserAttachment():
-                return Response(tl.attachments.content(body), headers=_DOWNLOAD)
-            case tl.FileAdded(visibility="external"):
+            case tl.UserAttachment() | tl.FileAdded(visibility="external"):
                 return Response(tl.workspace.file_bytes(body), headers=_DOWNLOAD)
             case tl.FileAdded():
                 pass

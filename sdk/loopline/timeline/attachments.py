@@ -1,8 +1,7 @@
-"""Attached files: the body of a file, its content, and a line that describes it."""
+"""Attached files: the body of a file, and a line that describes it."""
 
 from __future__ import annotations
 
-from base64 import b64decode
 from typing import ClassVar, Literal
 
 from msgspec import Struct
@@ -38,15 +37,6 @@ class UserAttachment(Struct, frozen=True, kw_only=True, omit_defaults=True):
 def is_image(file: UserAttachment) -> bool:
     """Return whether the file is an image of known size in pixels."""
     return file.width > 0
-
-
-def content(file: UserAttachment) -> bytes:
-    """Return the bytes of the file.
-
-    Raises:
-        ValueError: `data` is not valid base64.
-    """
-    return b64decode(file.data) if file.data else file.text.encode()
 
 
 def describe(file: UserAttachment) -> str:

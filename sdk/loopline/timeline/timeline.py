@@ -134,7 +134,6 @@ class FileTree(Struct):
     versions: dict[tuple[int, WorkspaceArea, str], int] = {}
 
     pulled: dict[int, dict[str, None]] = {}
-    _sizes: dict[tuple[int, str], int] = {}
     _totals: dict[int, int] = {}
 
     def take(self, block: Block, body: FileBody) -> None:
@@ -145,7 +144,6 @@ class FileTree(Struct):
                 self._area(area, block.turn)[path] = block
                 self.versions[block.turn, area, path] = version
                 place = _PROJECT if area == "files" else block.turn
-                self._sizes[place, path] = size
                 self._totals[place] = self._totals.get(place, 0) + size
             case FileRemoved(area=area, path=path):
                 self._remove(area, block.turn, path)
@@ -156,9 +154,9 @@ class FileTree(Struct):
         return self.files if area == "files" else self.outputs.setdefault(turn, {})
 
     def _remove(self, area: WorkspaceArea, turn: int, path: str) -> None:
-        if self._area(area, turn).pop(path, None) is not None:
-            place = _PROJECT if area == "files" else turn
-            self._totals[place] -= self._sizes.pop((place, path), 0)
+        removed = self._area(area, turn).pop(path, None)
+        if removed is not None and isinstance(removed.body, FileAdded):
+            self._totals[_PROJECT if area == "files" else turn] -= removed.body.size
 
     def size_at(self, turn: int) -> int:
         """Return the bytes of the project and of the turn's outputs together."""

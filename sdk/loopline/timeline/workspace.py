@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 from msgspec import Struct
 
 from loopline.errors import LooplineError
+from loopline.timeline.attachments import UserAttachment
 
 WorkspaceArea = Literal["files", "outputs"]
 Visibility = Literal["external", "internal"]
@@ -59,8 +60,12 @@ class FilesPulled(Struct, frozen=True, kw_only=True, omit_defaults=True):
 FileBody = FileAdded | FileRemoved | FilesPulled
 
 
-def file_bytes(file: FileAdded) -> bytes:
-    """Return the content of a version."""
+def file_bytes(file: FileAdded | UserAttachment) -> bytes:
+    """Return the content of a version of a file, or of an attached file.
+
+    Raises:
+        ValueError: its `data` is not valid base64.
+    """
     return b64decode(file.data) if file.data else file.text.encode()
 
 
