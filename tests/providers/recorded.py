@@ -80,6 +80,8 @@ FORMS: Mapping[str, Form] = {
         gives={**CALLED, "text": "Tea.", "thinking": "Hm.", "reasoning_tokens": 3}
     ),
     "openai-response-refusal-cut-off": Form(fails=ModelStreamBroken),
+    "openai-response-failed-without-error": Form(fails=ModelOverloaded),
+    "openai-response-document-failed-without-error": Form(fails=ModelOverloaded),
 }
 
 

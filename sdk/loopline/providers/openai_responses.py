@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from loopline import models
-from loopline.errors import ModelRequestError
+from loopline.errors import ModelOverloaded, ModelRequestError
 from loopline.models.prompt import Channel, choose_call_id
 from loopline.providers.failures import Credentials, parse_chunk, reports_error, stream_error
 from loopline.providers.http import HttpModel
@@ -181,8 +181,10 @@ class ResponsesReplyParser(ReplyParser):
             case "response.output_item.done":
                 self.size += len(data)
                 self._store(models.object_in(event, "item"))
-            case "response.completed" | "response.incomplete" | "response.failed":
+            case "response.completed" | "response.incomplete":
                 self._end(models.object_in(event, "response"))
+            case "response.failed":
+                self._end({"status": "failed", **models.object_in(event, "response")})
             case "error":
                 raise stream_error(event, self.credentials)
             case _:
@@ -240,6 +242,10 @@ class ResponsesReplyParser(ReplyParser):
             raise stream_error(response, self.credentials)
         self.is_over = True
         self._status = models.text_in(response, "status") or "completed"
+        if self._status == "failed":
+            raise ModelOverloaded(
+                f"{self.credentials.model}: the response failed, and the server gave no reason"
+            )
         details = models.object_in(response, "incomplete_details")
         self._incomplete_reason = models.text_in(details, "reason")
         self.usage = usage_in(response, "input", "output") or self.usage
