@@ -118,7 +118,7 @@ def window_before(blocks: Sequence[tl.Block], since: Sequence[tl.Block]) -> tl.P
 def test_in_one_go_equals_in_steps(scenario: Scenario) -> None:
     stride = 1 + len(repr(scenario)) % 7
     blocks = run_of(scenario).blocks
-    for protocol in (prompt.Native(), prompt.JsonAction()):
+    for protocol in (prompt.Native(), prompt.protocol("json")):
         whole_view, stepped = prompt.View(protocol, blocks), prompt.View(protocol)
         for at in range(0, len(blocks), stride):
             stepped.extend(blocks[at : at + stride])
@@ -164,7 +164,7 @@ def points_of(view: prompt.View, blocks: Sequence[tl.Block]) -> object:
     return prompt.cache_points(
         view.rendering,
         turn,
-        prompt.NO_INPUTS,
+        prompt.InputMessages(),
         prompt.CachePolicy(kept_messages=count_unchanged_messages, factor=view.state.factor),
     )
 

@@ -11,7 +11,8 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from loopline.models import AssistantMessage, ProtocolName, Reply, ToolCall
-from loopline.prompt import Answer, Calls, ChannelSplitter, DecisionProtocol, protocol
+from loopline.prompt import Answer, Calls, DecisionProtocol, protocol
+from loopline.prompt.protocols.tags import ChannelSplitter
 from tests.strategies import json_objects, texts
 from tests.support.examples import sampled
 from tests.support.rows import each_row

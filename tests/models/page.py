@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 
 from loopline.models import (
     ATTACHMENTS,
-    DOCUMENTED_ERRORS,
     FAMILIES,
     UNKNOWN,
     VENDORS,
@@ -15,6 +14,7 @@ from loopline.models import (
     ModelFacts,
     Price,
 )
+from loopline.models.provider_errors import DOCUMENTED_ERRORS
 from tests.docs.pages import ROOT
 
 PAGES = (

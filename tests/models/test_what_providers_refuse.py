@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from loopline.models import (
     ATTACHMENTS,
-    DOCUMENTED_ERRORS,
     ApiVendor,
     ErrorMeaning,
     Overflow,
@@ -20,6 +19,7 @@ from loopline.models import (
     find_token_rate,
     wait_seconds,
 )
+from loopline.models.provider_errors import DOCUMENTED_ERRORS
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

@@ -16,16 +16,8 @@ from loopline.errors import (
     ModelTimedOut,
     ModelUnavailable,
 )
-from loopline.models import (
-    DOCUMENTED_ERRORS,
-    ApiVendor,
-    DocumentedError,
-    ErrorMeaning,
-    Json,
-    JsonObject,
-    dumps,
-    find_documented_error,
-)
+from loopline.models import ApiVendor, ErrorMeaning, Json, JsonObject, dumps, find_documented_error
+from loopline.models.provider_errors import DOCUMENTED_ERRORS, DocumentedError
 from loopline.providers.failures import AnsweredError, Credentials, response_error, stream_error
 
 MEANT: dict[ErrorMeaning, type[ModelError]] = {

@@ -10,18 +10,20 @@ import pytest
 from loopline.errors import ToolError
 from loopline.models import Json
 from loopline.sandbox import (
-    CallMessage,
-    EmitMessage,
     Execution,
     ExecutionLimits,
     Failure,
-    Hello,
-    MessageError,
     ProducedFile,
     ProgramEnd,
     parse_contract,
-    parse_message,
     result_of,
+)
+from loopline.sandbox.call_server import (
+    CallMessage,
+    EmitMessage,
+    Hello,
+    MessageError,
+    parse_message,
 )
 from tests.docs.pages import ROOT
 

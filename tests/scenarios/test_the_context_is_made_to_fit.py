@@ -16,7 +16,6 @@ from loopline.events import Delta
 from loopline.models import AssistantMessage, Prompt, ToolCall, ToolMessage, UserMessage
 from loopline.models.safe_text import remove_base64
 from loopline.prompt import (
-    NO_INPUTS,
     CachePolicy,
     CutPoint,
     Native,
@@ -30,6 +29,7 @@ from loopline.prompt import (
     truncation,
 )
 from loopline.prompt.range_summary import LedgerEntry, find_carried_lines
+from loopline.prompt.rendering import NO_INPUTS
 from loopline.prompt.truncation import old_text
 from loopline.react import Limits
 from loopline.testing import Call, Fail, FakeClock, Say, ScriptedModel

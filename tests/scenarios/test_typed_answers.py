@@ -19,7 +19,6 @@ from loopline.events import Delta, Event, PartialOutput
 from loopline.models import (
     Capabilities,
     JsonObject,
-    Level,
     OutputType,
     Prompt,
     Reply,
@@ -31,6 +30,7 @@ from loopline.models import (
     UserMessage,
     structured_llm_call,
 )
+from loopline.models.structured import Level
 from loopline.react import ANSWER_TOOL, Limits, result
 from loopline.testing import Call, Fail, FakeClock, Raw, Refuse, Say, ScriptedModel
 from loopline.testing.scripted import CapabilityChoices, Entry

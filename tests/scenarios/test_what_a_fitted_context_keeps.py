@@ -15,7 +15,8 @@ from loopline import timeline as tl
 from loopline.events import Delta
 from loopline.models import AssistantMessage, Prompt, ProtocolName, ToolMessage, Usage, UserMessage
 from loopline.models.prompt import estimate
-from loopline.prompt import JsonAction, Native, View, past_requests, tools_text
+from loopline.prompt import Native, View, past_requests, tools_text
+from loopline.prompt.protocols.json_action import JsonAction
 from loopline.prompt.range_summary import terms
 from loopline.reader import source_row
 from loopline.testing import Call, Fail, FakeClock, Say, ScriptedModel

@@ -29,7 +29,6 @@ from loopline.models.model import Capabilities as Capabilities
 from loopline.models.model import Chain as Chain
 from loopline.models.model import ClockedModel as ClockedModel
 from loopline.models.model import ClosingModel as ClosingModel
-from loopline.models.model import LongPrice as LongPrice
 from loopline.models.model import Model as Model
 from loopline.models.model import ModelRegistry as ModelRegistry
 from loopline.models.model import Price as Price
@@ -63,8 +62,6 @@ from loopline.models.prompt import ToolMessage as ToolMessage
 from loopline.models.prompt import ToolSpec as ToolSpec
 from loopline.models.prompt import Usage as Usage
 from loopline.models.prompt import UserMessage as UserMessage
-from loopline.models.provider_errors import DOCUMENTED_ERRORS as DOCUMENTED_ERRORS
-from loopline.models.provider_errors import DocumentedError as DocumentedError
 from loopline.models.provider_errors import ErrorMeaning as ErrorMeaning
 from loopline.models.provider_errors import Overflow as Overflow
 from loopline.models.provider_errors import TokenRate as TokenRate
@@ -99,8 +96,6 @@ from loopline.models.settings import SupportedSettings as SupportedSettings
 from loopline.models.settings import as_settings as as_settings
 from loopline.models.settings import read_settings as read_settings
 from loopline.models.settings import restore_settings as restore_settings
-from loopline.models.structured import Attempt as Attempt
-from loopline.models.structured import Level as Level
 from loopline.models.structured import StructuredCallError as StructuredCallError
 from loopline.models.structured import StructuredCallResult as StructuredCallResult
 from loopline.models.structured import complete_reply as complete_reply

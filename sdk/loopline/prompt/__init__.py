@@ -49,8 +49,6 @@ from loopline.prompt.protocols.decision import Malformed as Malformed
 from loopline.prompt.protocols.decision import Native as Native
 from loopline.prompt.protocols.decision import Piece as Piece
 from loopline.prompt.protocols.decision import Splitter as Splitter
-from loopline.prompt.protocols.json_action import JsonAction as JsonAction
-from loopline.prompt.protocols.tags import ChannelSplitter as ChannelSplitter
 from loopline.prompt.range_summary import HISTORY_SHARE as HISTORY_SHARE
 from loopline.prompt.range_summary import LEDGER_SHARE as LEDGER_SHARE
 from loopline.prompt.range_summary import SummaryRange as SummaryRange
@@ -60,7 +58,6 @@ from loopline.prompt.range_summary import summary_hint as summary_hint
 from loopline.prompt.range_summary import summary_instructions as summary_instructions
 from loopline.prompt.range_summary import summary_tokens as summary_tokens
 from loopline.prompt.rendering import MAX_FACTOR as MAX_FACTOR
-from loopline.prompt.rendering import NO_INPUTS as NO_INPUTS
 from loopline.prompt.rendering import RENDERER as RENDERER
 from loopline.prompt.rendering import CutPoint as CutPoint
 from loopline.prompt.rendering import InputMessages as InputMessages

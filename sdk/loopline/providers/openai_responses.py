@@ -184,7 +184,7 @@ class ResponsesReplyParser(ReplyParser):
             case "response.completed" | "response.incomplete":
                 self._end(models.object_in(event, "response"))
             case "response.failed":
-                self._end({"status": "failed", **models.object_in(event, "response")})
+                self._end({**models.object_in(event, "response"), "status": "failed"})
             case "error":
                 raise stream_error(event, self.credentials)
             case _:

@@ -1,10 +1,5 @@
 """Programs in isolation: the contract, the limits, the messages, the result, and the port that runs them."""
 
-from loopline.sandbox.call_server import CallMessage as CallMessage
-from loopline.sandbox.call_server import EmitMessage as EmitMessage
-from loopline.sandbox.call_server import Hello as Hello
-from loopline.sandbox.call_server import MessageError as MessageError
-from loopline.sandbox.call_server import parse_message as parse_message
 from loopline.sandbox.call_server import too_deep as too_deep
 from loopline.sandbox.execution import Execution as Execution
 from loopline.sandbox.execution import ExecutionLimits as ExecutionLimits
