@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Generic, cast
@@ -242,10 +241,8 @@ def _name(kind: object) -> str:
 _NAME_CHARACTERS = 200
 
 
-_STRING = re.compile(r'(?:[^"\\]++|\\.)*+("?)', re.DOTALL)
-_PLAIN = re.compile(r'[^"{}\[\]\s,:]++')
-_FIRST = re.compile(r'[{\["0-9tfn-]')
-_OPENING = re.compile(r"[{\[]")
+_FIRST = '{["-0123456789tfn'
+"""The characters that a JSON value may begin with."""
 _WRAPPER = f'{{"{VALUE}":'
 
 
@@ -260,90 +257,55 @@ class JsonText:
         self.is_over: bool = False
         self.remainder: str = ""
         self._wrapped = wrapped
-        self._started = self._in_prose = self._in_string = False
-        self._cut = ""
-        self._depth = 0
         self._pending: str | None = "" if wrapped else None
+        self._parts: list[str] = []
+        self._reading = self._read()
+        next(self._reading)
 
     def feed(self, text: str) -> str:
         """Take the next piece; return the text that it adds to the value."""
         if self.is_over:
             return ""
-        at = 0 if self._started else self._begin(text)
-        text = self._cut + text[at:]
-        self._cut = ""
-        return self._unwrap(self._compact(text)) if self._started else ""
+        for at, character in enumerate(text, 1):
+            try:
+                self._reading.send(character)
+            except StopIteration as end:
+                self.is_over = True
+                self.remainder = end.value + text[at:]
+                break
+        value = "".join(self._parts)
+        self._parts.clear()
+        return self._unwrap(value)
 
-    def _begin(self, text: str) -> int:
-        """Return the position of the value's start: the first character or, after words, the first bracket."""
-        if not self._in_prose:
-            stripped = text.lstrip()
-            if not stripped:
-                return len(text)
-            if _FIRST.match(stripped):
-                self._started = True
-                return len(text) - len(stripped)
-            self._in_prose = True
-        opening = _OPENING.search(text)
-        self._started = opening is not None
-        return opening.start() if opening else len(text)
+    def _read(self) -> Generator[None, str, str]:
+        """Read the value; return the character after it if that character showed its end, else ""."""
+        character = yield
+        while character.isspace():
+            character = yield
+        if character not in _FIRST:  # after words, the value is the first object or list
+            while character not in "{[":
+                character = yield
+        depth = 0
+        while depth or not (character.isspace() or character in "}],:"):
+            if character == '"':
+                yield from self._read_string()
+            elif not character.isspace():
+                self._parts.append(character)
+            depth += (character in "{[") - (character in "}]")
+            if not depth and character in '"}]':
+                return ""
+            character = yield
+        return character
 
-    def _compact(self, text: str) -> str:
-        pieces: list[str] = []
-        at = 0
-        while at < len(text) and not self.is_over:
-            at = (self._read_string if self._in_string else self._read_token)(text, at, pieces)
-        self.remainder = text[at:] if self.is_over else ""
-        return "".join(pieces)
-
-    def _read_string(self, text: str, at: int, pieces: list[str]) -> int:
-        """Read the text of a string; an incomplete escape waits for more."""
-        match = _STRING.match(text, at)
-        end = match.end() if match else at
-        pieces.append(text[at:end])
-        if match and match[1]:
-            self._in_string = False
-            self._end_value()
-        elif end < len(text):  # the text ends with a backslash
-            self._cut = text[end:]
-            return len(text)
-        return end
-
-    def _read_token(self, text: str, at: int, pieces: list[str]) -> int:
-        character = text[at]
-        if character == '"':
-            pieces.append(character)
-            self._in_string = True
-        elif character in "{[":
-            self._depth += 1
-            pieces.append(character)
-        elif character in "}]" and self._depth:
-            self._depth -= 1
-            pieces.append(character)
-            self._end_value()
-        elif character.isspace() or not self._depth:
-            return self._read_outermost(text, at, pieces)
-        elif character in ",:":
-            pieces.append(character)
-        else:
-            return self._read_word(text, at, pieces)
-        return at + 1
-
-    def _read_outermost(self, text: str, at: int, pieces: list[str]) -> int:
-        """Read white space, or a number or a word that is the complete value and ends at the next delimiter."""
-        if not self._depth and (text[at].isspace() or text[at] in "}],:"):
-            self.is_over = True
-            return at
-        return at + 1 if text[at].isspace() else self._read_word(text, at, pieces)
-
-    def _read_word(self, text: str, at: int, pieces: list[str]) -> int:
-        match = _PLAIN.match(text, at)
-        end = match.end() if match else at + 1
-        pieces.append(text[at:end])
-        return end
-
-    def _end_value(self) -> None:
-        self.is_over = not self._depth
+    def _read_string(self) -> Generator[None, str, None]:
+        """Read a string after its first quote; an incomplete escape waits for more."""
+        character = ""
+        self._parts.append('"')
+        while character != '"':
+            character = yield
+            if character == "\\":
+                character += yield
+            self._parts.append(character)
 
     def _unwrap(self, text: str) -> str:
         """Return the text without the object around it; hold text back until it is certain whether there is one."""

@@ -21,6 +21,7 @@ from loopline.models import (
 )
 from loopline.models.output import JsonText
 from loopline.prompt.protocols import decision
+from loopline.prompt.protocols.tags import Walk
 
 _MANUAL = """Reply with one JSON object and nothing else, in one of these forms:
 {"action": "call_tool", "notes": "...", "tool": "<tool name>", "arguments": {...}}
@@ -35,10 +36,6 @@ _ACTION = re.compile(r'"(?=action"\s*+:\s*+"(?:call_tool|final_answer)")')
 _BETWEEN = re.compile(r"(?:[\s,]|```\w*)*+")
 _CHANNELS: dict[str, decision.Channel] = {"notes": "notes", "answer": "answer"}
 _ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\", "/": "/"}
-_SPECIAL = '"\\'
-_ESCAPED = re.compile(r'\\(["\\/bfnrt])')
-_IN_STRING = re.compile(r'(?:[^"\\]++|\\["\\/bfnrt])*+')
-_OUTSIDE = re.compile(r'[^{}\[\],:"]*+')
 _HEX = frozenset("0123456789abcdefABCDEF")
 
 
@@ -165,122 +162,104 @@ class JsonSplitter(decision.Splitter):
 
     def __init__(self, *, values: bool = False) -> None:
         self._values = values
-        self._value: JsonText | None = None
-        self._depth = 0
-        self._key = ""
-        self._is_value = False
         self._text: list[str] = []
-        self._field: decision.Channel | None = None
-        self._escape: str | None = None
-        self._in_string = False
+        self._channel: decision.Channel | None = None
         self._pieces = decision.ChannelPieces({"notes": "\n", "answer": "\n\n"})
+        self._reading = self._read()
+        next(self._reading)
 
     def feed(self, text: str) -> list[decision.Piece]:
         """Take the next piece of the reply; return the texts that it adds to channels."""
-        at = self._take_value(text, 0)
-        while at < len(text):
-            passed = (_IN_STRING if self._in_string else _OUTSIDE).match(text, at)
-            end = passed.end() if passed and self._escape is None else at
-            if self._in_string and (self._field or not self._is_value):
-                self._text.append(_ESCAPED.sub(lambda escape: _ESCAPES[escape[1]], text[at:end]))
-            if end < len(text):
-                self._take(text[end])
-            at = self._take_value(text, end + 1)
+        for character in text:
+            self._reading.send(character)
         self._flush()
         return self._pieces.take()
 
-    def _take_value(self, text: str, at: int) -> int:
-        """Read an answer that is a JSON value other than a string; return the position after it in `text`."""
-        if self._values and self._value is None and self._is_at_answer:
-            at += len(text[at:]) - len(text[at:].lstrip())
-            if at < len(text) and text[at] != '"':
-                self._value = JsonText()
-                self._pieces.begin("answer")
-        if self._value is None or at >= len(text):
-            return at
-        self._pieces.add("answer", self._value.feed(text[at:]))
-        if not self._value.is_over:
-            return len(text)
-        at = len(text) - len(self._value.remainder)
-        self._value = None
-        self._key = ""
-        return at
+    def _read(self) -> Walk[None]:
+        depth = 0
+        key = ""
+        is_value = False
+        character = yield
+        while True:
+            channel = _CHANNELS.get(key) if is_value and depth == 1 else None
+            if character == '"' and depth:
+                text = yield from self._read_string(channel)
+                key = key if is_value else text
+            elif self._values and channel == "answer" and not character.isspace():
+                character = yield from self._read_value(character)
+                key = ""
+                continue
+            elif character == ":":
+                is_value = True
+            elif character in "{}[],":
+                key = ""
+                is_value = False
+                depth += character in "{["
+                depth -= character in "}]" and depth > 0
+            character = yield
 
-    @property
-    def _is_at_answer(self) -> bool:
-        """Whether the next value is that of the field `answer`."""
-        outside = not self._in_string and self._escape is None
-        return outside and self._is_value and self._depth == 1 and self._key == "answer"
-
-    def _take(self, character: str) -> None:
-        """Read a character that is special at this position."""
-        if self._escape is not None:
-            self._take_escape(self._escape + character)
-        elif not self._in_string:
-            self._take_outside(character)
-        elif character == '"':
-            self._end_string()
-        else:
-            self._escape = ""
-
-    def _take_outside(self, character: str) -> None:
-        """Read a character outside of string literals."""
-        match character:
-            case "{" | "[":
-                self._depth += 1
-                self._end_value()
-            case "}" | "]":
-                self._depth = max(self._depth - 1, 0)
-                self._end_value()
-            case ",":
-                self._end_value()
-            case ":":
-                self._is_value = True
-            case '"' if self._depth:
-                self._in_string = True
-                channel = _CHANNELS.get(self._key) if self._is_value and self._depth == 1 else None
-                self._field = channel
-                if channel:
-                    self._pieces.begin(channel)
-            case _:
-                pass
-
-    def _end_value(self) -> None:
-        self._key = ""
-        self._is_value = False
-
-    def _take_escape(self, escape: str) -> None:
-        """Read the next character of an escape; an escape that JSON does not define is kept as text."""
-        self._escape = None
-        if escape[0] != "u":
-            self._text.append(_ESCAPES.get(escape, f"\\{escape}"))
-        elif not set(escape[1:]) <= _HEX:
-            self._text.append(f"\\{escape[:-1]}")
-            if escape[-1] in _SPECIAL:
-                self._take(escape[-1])
+    def _read_string(self, channel: decision.Channel | None) -> Walk[str]:
+        """Read a string after its first quote, and return its text, or "" if the text is sent to a channel."""
+        self._open(channel)
+        character = yield
+        while character != '"':
+            if character == "\\":
+                character = yield from self._read_escape()
             else:
-                self._text.append(escape[-1])
-        elif len(escape) < len("u0000"):
-            self._escape = escape
-        else:
-            self._text.append(chr(int(escape[1:], 16)))
+                self._text.append(character)
+                character = yield
+        return self._close()
 
-    def _end_string(self) -> None:
+    def _read_escape(self) -> Walk[str]:
+        """Read an escape after its backslash, and return the character after it.
+
+        An escape that JSON does not define is kept as text.
+        """
+        name = yield
+        if name != "u":
+            self._text.append(_ESCAPES.get(name, f"\\{name}"))
+            return (yield)
+        digits = ""
+        while len(digits) < 4:
+            character = yield
+            if character not in _HEX:
+                self._text.append(f"\\u{digits}")
+                return character
+            digits += character
+        self._text.append(chr(int(digits, 16)))
+        return (yield)
+
+    def _read_value(self, character: str) -> Walk[str]:
+        """Read an answer that is a JSON value other than a string; return the character after it."""
+        value = JsonText()
+        self._open("answer")
+        while not value.is_over:
+            self._text.append(value.feed(character))
+            if not value.remainder:
+                character = yield
+        self._close()
+        return character
+
+    def _open(self, channel: decision.Channel | None) -> None:
+        self._channel = channel
+        if channel:
+            self._pieces.begin(channel)
+
+    def _close(self) -> str:
         self._flush(is_complete=True)
-        if not self._is_value:
-            self._key = "".join(self._text)
+        text = "".join(self._text)
         self._text.clear()
-        self._in_string = False
-        self._field = None
+        self._channel = None
+        return text
 
     def _flush(self, *, is_complete: bool = False) -> None:
-        """Send the text of a field, but hold back the first half of a surrogate pair."""
-        if self._field is None:
+        """Send the text of a channel, but hold back the first half of a surrogate pair."""
+        if self._channel is None:
             return
         text = "".join(self._text)
         half = text[-1:] if not is_complete and "\ud800" <= text[-1:] <= "\udbff" else ""
-        self._text = [half] if half else []
-        self._pieces.add(self._field, _join_surrogates(text.removesuffix(half)))
+        self._text[:] = [half] if half else []
+        self._pieces.add(self._channel, _join_surrogates(text.removesuffix(half)))
 
 
 def _join_surrogates(text: str) -> str:
