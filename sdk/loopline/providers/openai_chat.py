@@ -7,7 +7,7 @@ from functools import cached_property
 
 from loopline import models
 from loopline.errors import ModelOverloaded, ModelRequestError
-from loopline.models.prompt import choose_call_id, echo_for
+from loopline.models.prompt import Channel, choose_call_id, echo_for
 from loopline.providers.failures import Credentials, parse_chunk, reports_error, stream_error
 from loopline.providers.http import HttpModel
 from loopline.providers.reply_parser import CallPiece, PartialObject, ReplyParser
@@ -229,30 +229,22 @@ class ThinkTagParser:
 
     def feed(self, text: str) -> list[models.TextDelta]:
         """Return the text and thinking in the next piece. The end of a piece that may be half a tag is buffered."""
-        if self._state == "answer":
-            return [models.TextDelta(text=text)] if text else []
         self._pending += text
-        match self._state:
-            case "before":
-                return self._begin()
-            case "thinking":
-                return self._think()
-            case _:
-                return self._answer()
+        if self._state == "before":
+            beginning = self._pending.lstrip()
+            if beginning.startswith(_OPENING_TAG):
+                self._state = "thinking"
+                self._pending = beginning.removeprefix(_OPENING_TAG)
+            elif not _OPENING_TAG.startswith(beginning):
+                self._state = "answer"
+        thinking = self._think() if self._state == "thinking" else []
+        if self._state == "after":  # the answer begins without the line ends before it
+            self._pending = self._pending.lstrip("\n")
+            self._state = "answer" if self._pending else "after"
+        return [*thinking, *(self.close() if self._state == "answer" else [])]
 
     def close(self) -> list[models.TextDelta]:
         """Return the buffered text at the end of the reply."""
-        return self._release(len(self._pending), is_thinking=self._state == "thinking")
-
-    def _begin(self) -> list[models.TextDelta]:
-        text = self._pending.lstrip()
-        if text.startswith(_OPENING_TAG):
-            self._pending = text[len(_OPENING_TAG) :]
-            self._state = "thinking"
-            return self._think()
-        if _OPENING_TAG.startswith(text):
-            return []
-        self._state = "answer"
         return self._release(len(self._pending))
 
     def _think(self) -> list[models.TextDelta]:
@@ -260,24 +252,17 @@ class ThinkTagParser:
         if end < 0:
             sizes = range(len(_CLOSING_TAG) - 1, -1, -1)
             half = next(size for size in sizes if self._pending.endswith(_CLOSING_TAG[:size]))
-            return self._release(len(self._pending) - half, is_thinking=True)
-        thinking = self._release(end, is_thinking=True)
-        self._pending = self._pending[len(_CLOSING_TAG) :]
+            return self._release(len(self._pending) - half)
+        thinking = self._release(end)
+        self._pending = self._pending.removeprefix(_CLOSING_TAG)
         self._state = "after"
-        return [*thinking, *self._answer()]
+        return thinking
 
-    def _answer(self) -> list[models.TextDelta]:
-        """Return the text after the thinking, without leading line ends."""
-        self._pending = self._pending.lstrip("\n")
-        self._state = "answer" if self._pending else "after"
-        return self._release(len(self._pending))
-
-    def _release(self, length: int, *, is_thinking: bool = False) -> list[models.TextDelta]:
+    def _release(self, length: int) -> list[models.TextDelta]:
         text = self._pending[:length]
         self._pending = self._pending[length:]
-        if not text:
-            return []
-        return [models.TextDelta(text=text, channel="thinking" if is_thinking else "answer")]
+        channel: Channel = "thinking" if self._state == "thinking" else "answer"
+        return [models.TextDelta(text=text, channel=channel)] if text else []
 
 
 class _ReasoningDetails:
