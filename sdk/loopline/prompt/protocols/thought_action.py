@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from loopline import models
 from loopline.prompt.protocols import decision
+from loopline.prompt.protocols.tags import Walk
 
 _MANUAL = """Reply with these lines, to call a tool:
 Thought: what you know, and what you do next
@@ -186,52 +187,45 @@ class ThoughtSplitter(decision.Splitter):
     """Separates the final answer from the thoughts before it, line by line.
 
     Marks, lines of actions, and invented observations after an action are left out. A line is held back while it may
-    become a mark; after that, `_line` is None until the line ends.
+    become a mark.
     """
 
     def __init__(self) -> None:
-        self._line: str | None = ""
         self._channel: decision.Channel | None = "notes"
         self._mark = ""
         self._has_action = False
         self._run: list[str] = []
         self._pieces = decision.ChannelPieces({"notes": "\n", "answer": ""})
+        self._reading = self._read()
+        next(self._reading)
 
     def feed(self, text: str) -> list[decision.Piece]:
         """Take the next piece of the reply; return the texts that it adds to channels."""
-        at = 0
-        while at < len(text):
-            if self._line is None:
-                end = 0 if self._mark == "Final Answer" else text.find("\n", at) + 1
-                self._add(text[at : end or len(text)])
-                at = end or len(text)
-            else:
-                self._take(text[at])
-                at += 1
+        for character in text:
+            self._reading.send(character)
         self._flush()
         return self._pieces.take()
 
     def close(self) -> list[decision.Piece]:
         """Return the texts that were held back when the reply ends."""
-        self._read_mark()
+        self._reading.send("")
         self._flush()
         return self._pieces.take()
 
-    def _take(self, character: str) -> None:
-        self._line = (self._line or "") + character
-        if len(self._line) > _LONGEST_MARK or not _MAYBE.fullmatch(self._line):
-            self._read_mark()
-
-    def _read_mark(self) -> None:
-        """Read the mark at the start of the line, if it has one; the remaining line is text."""
-        line = self._line or ""
-        self._line = None
-        mark = _MARK.match(line)
-        if mark is not None and self._begin(mark["word"]):
-            line = line[mark.end() :]
-        else:
-            line = _ESCAPED.sub(r"\1\2", line)
-        self._add(line)
+    def _read(self) -> Walk[None]:
+        while True:
+            line = character = yield
+            while character and len(line) <= _LONGEST_MARK and _MAYBE.fullmatch(line):
+                character = yield
+                line += character
+            mark = _MARK.match(line)
+            if mark is not None and self._begin(mark["word"]):
+                self._run.append(line[mark.end() :])
+            else:
+                self._run.append(_ESCAPED.sub(r"\1\2", line))
+            while character != "\n" or self._mark == "Final Answer":
+                character = yield
+                self._run.append(character)
 
     def _begin(self, mark: str) -> bool:
         """Switch to the channel of a mark; return False if the word is not a mark here."""
@@ -246,13 +240,6 @@ class ThoughtSplitter(decision.Splitter):
         if self._channel:
             self._pieces.begin(self._channel)
         return True
-
-    def _add(self, text: str) -> None:
-        """Add text of a line; after its line break, the next line may have a mark."""
-        if self._channel:
-            self._run.append(text)
-        if text.endswith("\n") and self._mark != "Final Answer":
-            self._line = ""
 
     def _flush(self) -> None:
         if self._channel:
