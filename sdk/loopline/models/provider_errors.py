@@ -53,57 +53,55 @@ ErrorMeaning = Literal[
 blocked the prompt or the reply."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class DocumentedError:
     """An error as a vendor documents it.
 
     `name` is the `error.type` of Anthropic, or the `error.code` or `error.type` of OpenAI; "" if the status is enough.
-    With `again` the same request may succeed later.
     """
 
     wire: ApiVendor
     status: int
     name: str
     meaning: ErrorMeaning
-    again: bool
 
-
-def _error(wire: ApiVendor, status: int, name: str, meaning: ErrorMeaning) -> DocumentedError:
-    again = meaning in {"rate", "busy", "server"}
-    return DocumentedError(wire=wire, status=status, name=name, meaning=meaning, again=again)
+    @property
+    def again(self) -> bool:
+        """Whether the same request may succeed later."""
+        return self.meaning in {"rate", "busy", "server"}
 
 
 DOCUMENTED_ERRORS = (
-    _error("anthropic", 400, "invalid_request_error", "request"),
-    _error("anthropic", 401, "authentication_error", "key"),
-    _error("anthropic", 402, "billing_error", "money"),
-    _error("anthropic", 403, "permission_error", "rights"),
-    _error("anthropic", 404, "not_found_error", "missing"),
-    _error("anthropic", 409, "conflict_error", "request"),
-    _error("anthropic", 413, "request_too_large", "size"),
-    _error("anthropic", 429, "rate_limit_error", "rate"),
-    _error("anthropic", 500, "api_error", "server"),
-    _error("anthropic", 504, "timeout_error", "server"),
-    _error("anthropic", 529, "overloaded_error", "busy"),
-    _error("openai", 400, "invalid_request_error", "request"),
-    _error("openai", 400, "invalid_prompt", "request"),
-    _error("openai", 400, "context_length_exceeded", "size"),
-    _error("openai", 400, "tool_use_failed", "call"),
-    _error("openai", 400, "content_filter", "content"),
-    _error("openai", 401, "invalid_api_key", "key"),
-    _error("openai", 402, "", "money"),
-    _error("openai", 403, "", "rights"),
-    _error("openai", 404, "model_not_found", "missing"),
-    _error("openai", 413, "", "size"),
-    _error("openai", 408, "", "server"),
-    _error("openai", 429, "rate_limit_exceeded", "rate"),
-    _error("openai", 413, "rate_limit_exceeded", "rate"),
-    _error("openai", 429, "insufficient_quota", "money"),
-    _error("openai", 429, "credit_balance_exhausted", "money"),
-    _error("openai", 500, "server_error", "server"),
-    _error("openai", 502, "", "server"),
-    _error("openai", 503, "slow_down", "busy"),
-    _error("openai", 503, "server_is_overloaded", "busy"),
+    DocumentedError("anthropic", 400, "invalid_request_error", "request"),
+    DocumentedError("anthropic", 401, "authentication_error", "key"),
+    DocumentedError("anthropic", 402, "billing_error", "money"),
+    DocumentedError("anthropic", 403, "permission_error", "rights"),
+    DocumentedError("anthropic", 404, "not_found_error", "missing"),
+    DocumentedError("anthropic", 409, "conflict_error", "request"),
+    DocumentedError("anthropic", 413, "request_too_large", "size"),
+    DocumentedError("anthropic", 429, "rate_limit_error", "rate"),
+    DocumentedError("anthropic", 500, "api_error", "server"),
+    DocumentedError("anthropic", 504, "timeout_error", "server"),
+    DocumentedError("anthropic", 529, "overloaded_error", "busy"),
+    DocumentedError("openai", 400, "invalid_request_error", "request"),
+    DocumentedError("openai", 400, "invalid_prompt", "request"),
+    DocumentedError("openai", 400, "context_length_exceeded", "size"),
+    DocumentedError("openai", 400, "tool_use_failed", "call"),
+    DocumentedError("openai", 400, "content_filter", "content"),
+    DocumentedError("openai", 401, "invalid_api_key", "key"),
+    DocumentedError("openai", 402, "", "money"),
+    DocumentedError("openai", 403, "", "rights"),
+    DocumentedError("openai", 404, "model_not_found", "missing"),
+    DocumentedError("openai", 413, "", "size"),
+    DocumentedError("openai", 408, "", "server"),
+    DocumentedError("openai", 429, "rate_limit_exceeded", "rate"),
+    DocumentedError("openai", 413, "rate_limit_exceeded", "rate"),
+    DocumentedError("openai", 429, "insufficient_quota", "money"),
+    DocumentedError("openai", 429, "credit_balance_exhausted", "money"),
+    DocumentedError("openai", 500, "server_error", "server"),
+    DocumentedError("openai", 502, "", "server"),
+    DocumentedError("openai", 503, "slow_down", "busy"),
+    DocumentedError("openai", 503, "server_is_overloaded", "busy"),
 )
 """The documented errors; for each status, the most likely one is first. Errors without a name are those of other
 servers with the same API."""
@@ -315,7 +313,8 @@ def find_overflow(status: int | None, message: str) -> Overflow | None:
         if overflow.tokens is None:
             overflow = replace(overflow, tokens=overflow.prompt)
         overflows.append(overflow)
-    return max(overflows, key=_sort_key, default=None)
+    # The window counts more than the size of the prompt.
+    return max(overflows, key=lambda o: (o.window is not None, o.prompt is not None), default=None)
 
 
 def find_token_rate(message: str) -> TokenRate | None:
@@ -358,8 +357,3 @@ def _numbers(match: re.Match[str]) -> dict[str, int]:
         for name, text in match.groupdict().items()
         if text is not None and name != "wait"
     }
-
-
-def _sort_key(overflow: Overflow) -> int:
-    """Return a sort key: an overflow with the window comes after one with only the size of the prompt."""
-    return 2 * (overflow.window is not None) + (overflow.prompt is not None)

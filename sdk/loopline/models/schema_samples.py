@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loopline.models.json import Json, JsonObject
+from loopline.models.json import Json, JsonObject, as_list
 from loopline.models.json_schema import definition_at
 
 _SCHEMA_DEPTH = 4
@@ -36,7 +36,8 @@ def _sample(schema: Json, root: JsonObject, name: str, depth: int) -> Json:
         case {"anyOf": [option, *_]} | {"oneOf": [option, *_]} | {"allOf": [option, *_]}:
             return _sample(option, root, name, depth + 1)
         case {"properties": dict() as properties}:
-            pairs = [(key, properties[key]) for key in properties if key in _list_required(schema)]
+            required = as_list(schema.get("required"))
+            pairs = [(key, properties[key]) for key in properties if key in required]
             pairs = pairs or list(properties.items())[:1]
             return {key: _sample(value, root, key, depth + 1) for key, value in pairs}
         case {"type": "array" | ["array", *_], "items": items}:
@@ -48,11 +49,3 @@ def _sample(schema: Json, root: JsonObject, name: str, depth: int) -> Json:
             return _SAMPLES[kind]
         case _:
             return name or "text"
-
-
-def _list_required(schema: Json) -> list[Json]:
-    match schema:
-        case {"required": [*names]}:
-            return names
-        case _:
-            return []

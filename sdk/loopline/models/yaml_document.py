@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, cast
 
 from loopline.models.json import Json
 
@@ -141,23 +141,18 @@ class _Walk:
             case "null":
                 return None
             case "bool" | "int" | "float":
-                return self._scalar(cast("ScalarNode", node), kind)
+                construct: Callable[[ScalarNode], Json] = getattr(
+                    self.loader, f"construct_yaml_{kind}"
+                )
+                try:
+                    return construct(cast("ScalarNode", node))
+                except (KeyError, ValueError) as error:
+                    problem = f"{node.value!r} is not a valid {kind}"
+                    raise YamlError(self._line(node), problem) from error
             case "str" | "timestamp":
                 return str(node.value)
             case _:
                 raise YamlError(self._line(node), f"values of the type {kind} are not supported")
-
-    def _scalar(self, node: ScalarNode, kind: Literal["bool", "int", "float"]) -> Json:
-        try:
-            match kind:
-                case "bool":
-                    return self.loader.construct_yaml_bool(node)
-                case "int":
-                    return self.loader.construct_yaml_int(node)
-                case "float":
-                    return self.loader.construct_yaml_float(node)
-        except (KeyError, ValueError) as error:
-            raise YamlError(self._line(node), f"{node.value!r} is not a valid {kind}") from error
 
     def _mapping(self, node: Node, path: KeyPath) -> Json:
         values: dict[str, Json] = {}
