@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from loopline.models import AssistantMessage, ProtocolName, Reply, ToolCall
 from loopline.prompt import Answer, Calls, DecisionProtocol, protocol
-from loopline.prompt.protocols.tags import ChannelSplitter
+from loopline.prompt.protocols.tags import ChannelSplitter, Element
 from tests.strategies import json_objects, texts
 from tests.support.examples import sampled
 from tests.support.rows import each_row
@@ -96,14 +96,15 @@ def together(pieces: list[tuple[str, str]]) -> list[tuple[str, str]]:
 class AnySplitter(Protocol):
     """What takes a text in pieces apart."""
 
-    def feed(self, text: str) -> Sequence[tuple[str, str]]: ...
+    def feed(self, text: str) -> Sequence[tuple[Element | str, str]]: ...
 
-    def close(self) -> Sequence[tuple[str, str]]: ...
+    def close(self) -> Sequence[tuple[Element | str, str]]: ...
 
 
 def cut(splitter: AnySplitter, pieces: list[str]) -> list[tuple[str, str]]:
-    given = [item for piece in pieces for item in splitter.feed(piece)]
-    return together([*given, *splitter.close()])
+    given = [*(item for piece in pieces for item in splitter.feed(piece)), *splitter.close()]
+    named = [(of.name if isinstance(of, Element) else of, text) for of, text in given if text]
+    return together(named)
 
 
 SPLITTERS: list[Callable[[], AnySplitter]] = [
@@ -149,6 +150,13 @@ def test_notes_beside_calls_are_heard_as_they_are_read(
     # What follows a text is not known in native while it is written.
     channel = "answer" if spoken.name == "native" else "notes"
     assert texts == ({channel: notes.strip()} if notes.strip() else {})
+
+
+def test_two_sections_of_a_channel_are_heard_as_two_with_nothing_between_them() -> None:
+    written = "".join(f"<channel:answer>{text}</channel:answer>" for text in ("Tea.", "Milk."))
+    spoken = protocol("tagged")
+    assert heard(spoken, written) == {"answer": "Tea.\n\nMilk."}
+    assert spoken.decode(Reply(text=written)) == Answer("", "Tea.\n\nMilk.")
 
 
 def test_an_escape_that_takes_two_is_one_character_however_it_is_cut() -> None:

@@ -199,7 +199,7 @@ class TaggedSplitter(decision.Splitter):
     def __init__(self) -> None:
         self._channels = ChannelSplitter()
         self._decision = JsonSplitter()
-        self._last: str | None = None
+        self._element: Element | None = None
         self._pieces = decision.ChannelPieces({"notes": "", "thinking": "\n", "answer": "\n\n"})
         self._has_calls = False
 
@@ -211,11 +211,11 @@ class TaggedSplitter(decision.Splitter):
         """Return the texts that were held back when the reply ends."""
         return self._split(self._channels.close())
 
-    def _split(self, parts: Iterable[tuple[str, str]]) -> list[decision.Piece]:
-        for name, text in parts:
-            begins = name != self._last
-            self._last = name
-            match name:
+    def _split(self, parts: Iterable[tuple[Element, str]]) -> list[decision.Piece]:
+        for element, text in parts:
+            begins = element is not self._element
+            self._element = element
+            match element.name:
                 case "tool_call" | "agent_call" | "code":
                     self._has_calls = True
                 case "decision":

@@ -40,7 +40,7 @@ def escape_tags(text: str) -> str:
 class Element:
     """A channel or a call or, with the `name` "", text outside of them.
 
-    `attributes` is the text between a call's name and the end of its opening tag. `closed` says whether the closing tag
+    `name` is in lower case; that of a call is `tool_call` or `agent_call`. `attributes` is the text between a call's name and the end of its opening tag. `closed` says whether the closing tag
     was found.
     """
 
@@ -60,7 +60,7 @@ def elements(text: str) -> list[Element]:
     """Split a complete text into its elements, in order."""
     reading = ChannelSplitter()
     result: list[Element] = []
-    for element, part in [*reading.take(text), *reading.end()]:
+    for element, part in [*reading.feed(text), *reading.close()]:
         if not result or result[-1] is not element:
             result.append(element)
         element.parts.append(part)
@@ -70,9 +70,8 @@ def elements(text: str) -> list[Element]:
 class ChannelSplitter:
     """Splits a text into channels while it is streamed, independent of how it is cut into pieces.
 
-    `feed` and `close` return pairs of a channel's name, in lower case, and the next text in it. The name is "" for text
-    outside of channels, and `tool_call` or `agent_call` for the inside of a call. Text that may become a tag is held
-    back. Each character is read once.
+    `feed` and `close` return pairs of an element and the next text in it, which is "" where the element begins. Text that
+    may become a tag is held back. Each character is read once.
     """
 
     def __init__(self) -> None:
@@ -82,23 +81,15 @@ class ChannelSplitter:
         self._reading: Walk[None] | None = self._outside()
         next(self._reading)
 
-    def feed(self, text: str) -> list[tuple[str, str]]:
-        """Take the next piece of the text; return the texts that it adds to channels."""
-        return [(element.name, part) for element, part in self.take(text) if part]
-
-    def close(self) -> list[tuple[str, str]]:
-        """Return the texts that were held back when the text ends; an unfinished tag is text."""
-        return [(element.name, part) for element, part in self.end() if part]
-
-    def take(self, text: str) -> list[tuple[Element, str]]:
-        """Take the next piece of the text; return the texts that it adds to elements, where "" opens an element."""
+    def feed(self, text: str) -> list[tuple[Element, str]]:
+        """Take the next piece of the text; return the texts that it adds to elements."""
         if self._reading is not None:
             for character in text:
                 self._reading.send(character)
         return self._take_parts()
 
-    def end(self) -> list[tuple[Element, str]]:
-        """Return the texts of elements that were held back when the text ends."""
+    def close(self) -> list[tuple[Element, str]]:
+        """Return the texts that were held back when the text ends; an unfinished tag is text."""
         walk = self._reading
         self._reading = None
         if walk is not None:
