@@ -16,7 +16,15 @@ from pathlib import Path
 
 from loopline.sandbox.docker import DockerSandbox
 from loopline.sandbox.docker_daemon import DockerDaemon
-from tests.bench.executions import PROGRAM, execution, first_line, run_at_once, session, sleepers
+from tests.bench.executions import (
+    PROGRAM,
+    execution,
+    first_line,
+    run_at_once,
+    session,
+    sleepers,
+    start_harness,
+)
 from tests.bench.program import read_options, say
 from tests.support.docker_daemons import IMAGE, SETTINGS, containers, docker_daemon
 
@@ -102,13 +110,7 @@ async def until_nothing(host: str, folder: Path, seconds: float = 10) -> Counter
 
 async def kill_a_harness(host: str, folder: Path, delay: float) -> str:
     """Kill a process whose program runs, or is about to."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", KILLED, host, str(folder)),
-        stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": "."},
-    )
-    if process.stdout is not None:
-        await process.stdout.readline()
+    process = await start_harness(KILLED, host, str(folder))
     await asyncio.sleep(delay)
     process.send_signal(signal.SIGKILL)
     await process.wait()

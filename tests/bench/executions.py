@@ -182,6 +182,18 @@ def kill_harness(process: int, folder: Path) -> Collection[str]:
     return names
 
 
+async def start_harness(program: str, *arguments: str) -> asyncio.subprocess.Process:
+    """Start a process with a harness, and wait until it has printed the line `up`."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", program, *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": "."},
+    )
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"up\n"
+    return process
+
+
 def kills(folder: Path, seed: int) -> None:
     """Kill processes with harnesses at points of their runs, and print what each leaves."""
     chance, left = random.Random(seed), Counter[str]()

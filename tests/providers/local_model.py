@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 from loopline.models import (
@@ -59,6 +60,14 @@ async def model_at(
         yield made
     finally:
         await http.close()
+
+
+async def read_on(replies: AsyncIterator[object], seconds: float | None = None) -> None:
+    """Listen to the end, or stop listening after that time."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            async for _ in replies:
+                pass
 
 
 async def asked(model: Model, prompt: Prompt = PROMPT) -> tuple[list[TextDelta], Reply]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -30,7 +30,7 @@ from loopline.providers.cassettes.cassette_file import (
 )
 from loopline.providers.http import HttpModel, create_http_client
 from tests.providers.flat_request import KEY, WIRES
-from tests.providers.local_model import PATIENT, PROMPT, asked, model_at
+from tests.providers.local_model import PATIENT, PROMPT, asked, model_at, read_on
 from tests.providers.test_faults import peer_of, waited
 from tests.support.peers import anthropic_replies as ant
 from tests.support.peers import openai_replies as oai
@@ -238,7 +238,7 @@ async def test_a_reply_that_nobody_read_on_ends_there_again(file: Path) -> None:
         second = model.stream(PROMPT)
         assert [await anext(second) for _ in first] == first
         with pytest.raises(ModelTimedOut):
-            await _emptied(second)
+            await read_on(second)
 
 
 async def _first(model: HttpModel, count: int) -> AsyncGenerator[TextDelta, None]:
@@ -247,15 +247,7 @@ async def _first(model: HttpModel, count: int) -> AsyncGenerator[TextDelta, None
         piece = await anext(replies)
         assert isinstance(piece, TextDelta)
         yield piece
-    waiting = asyncio.ensure_future(_emptied(replies))
-    await asyncio.sleep(0.05)
-    waiting.cancel()
-    await asyncio.gather(waiting, return_exceptions=True)
-
-
-async def _emptied(replies: AsyncIterator[object]) -> None:
-    async for _ in replies:
-        pass
+    await read_on(replies, 0.05)
 
 
 async def test_a_recording_that_was_cut_anywhere_is_good_up_to_there(file: Path) -> None:

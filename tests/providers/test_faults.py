@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -28,7 +28,7 @@ from loopline.errors import (
 from loopline.models import JsonObject, Model, TextDelta, Timeouts
 from tests.bridge.bridged_model import asking, bridged_at
 from tests.providers.flat_request import KEY, WIRES
-from tests.providers.local_model import PATIENT, PROMPT, QUICK, asked, model_at
+from tests.providers.local_model import PATIENT, PROMPT, QUICK, asked, model_at, read_on
 from tests.support.peers import anthropic_replies as ant
 from tests.support.peers import openai_replies as oai
 from tests.support.peers.anthropic_like import anthropic_like
@@ -246,16 +246,8 @@ async def test_whoever_stops_listening_closes_the_connection(path: str, wire: st
     async with silent as peer, model_by(path, peer, wire) as model:
         replies = model.stream(PROMPT)
         assert isinstance(await anext(replies), TextDelta)
-        waiting = asyncio.ensure_future(_emptied(replies))
-        await asyncio.sleep(0.05)
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
+        await read_on(replies, 0.05)
         await peer.until(lambda it: it.connections.open == 0)
-
-
-async def _emptied(replies: AsyncIterator[object]) -> None:
-    async for _ in replies:
-        pass
 
 
 async def test_a_file_of_certificates_that_is_none_is_told_and_may_be_mended(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +19,7 @@ from tests.bench.executions import (
     left_behind,
     session,
     shared_names,
+    start_harness,
 )
 from tests.support.docker_daemons import containers
 
@@ -39,13 +39,7 @@ async def until_gone(folder: Path, names: Collection[str]) -> dict[str, int]:
 @pytest.mark.service
 @pytest.mark.parametrize("delay", [0.0, 0.15, 0.3, 0.45])
 async def test_a_killed_harness_leaves_nothing(runs: Path, delay: float) -> None:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", KILLED, str(runs)),
-        stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": "."},
-    )
-    assert process.stdout is not None
-    assert await process.stdout.readline() == b"up\n"
+    process = await start_harness(KILLED, str(runs))
     await asyncio.sleep(delay)
     names = kill_harness(process.pid, runs)
     await process.wait()
@@ -75,7 +69,7 @@ class HangingDaemon(DockerDaemon):
 
     async def begin(self, config, name):
         await self._request(lambda client: client.create_container_from_config(config, name))
-        print("made", flush=True)
+        print("up", flush=True)
         await asyncio.sleep(60)
 
 sandbox = DockerSandbox(SETTINGS, HangingDaemon(sys.argv[1]), folder=Path(sys.argv[2]))
@@ -86,13 +80,7 @@ asyncio.run(sandbox.run(execution(PROGRAM), session()))
 async def test_a_harness_that_is_killed_before_its_container_starts_leaves_none(
     docker_host: str, runs: Path
 ) -> None:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", UNSTARTED, docker_host, str(runs)),
-        stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": "."},
-    )
-    assert process.stdout is not None
-    assert await process.stdout.readline() == b"made\n"
+    process = await start_harness(UNSTARTED, docker_host, str(runs))
     assert len(containers(docker_host)) == 1
     names = kill_harness(process.pid, runs)
     await process.wait()

@@ -6,10 +6,8 @@ import asyncio
 import dataclasses
 import io
 import json
-import os
 import random
 import stat
-import sys
 import zipfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -25,7 +23,7 @@ from loopline.sandbox.aws import Aws, AwsError, Bucket
 from loopline.sandbox.fargate import FargateSandbox, SnapshotError, restore_outputs
 from loopline.sandbox.supervisor.frames import CALLS, OUTPUT, frame, frames
 from loopline.testing import ScriptedModel
-from tests.bench.executions import execution, session
+from tests.bench.executions import execution, session, start_harness
 from tests.support.ecs_endpoint import CREDENTIALS, TASKS, Services, clear, keys
 from tests.support.escapes import ATTEMPTS, ENDS, canaries, judge_all, judge_attempts
 from tests.support.programs import python
@@ -274,13 +272,7 @@ asyncio.run(main())
 async def test_a_task_whose_harness_is_killed_ends_after_its_own_time(
     aws: Services, runs: Path
 ) -> None:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", ORPHAN, str(runs)),
-        stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": "."},
-    )
-    assert process.stdout is not None
-    assert await process.stdout.readline() == b"up\n"
+    process = await start_harness(ORPHAN, str(runs))
     process.kill()
     await process.wait()
     [task] = aws.tasks.started[-1:]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loopline.models.json import Json, JsonObject, as_list
+from loopline.models.json import Json, JsonObject, as_list, as_object
 from loopline.models.json_schema import definition_at
 
 _SCHEMA_DEPTH = 4
@@ -36,7 +36,7 @@ def _sample(schema: Json, root: JsonObject, name: str, depth: int) -> Json:
         case {"anyOf": [option, *_]} | {"oneOf": [option, *_]} | {"allOf": [option, *_]}:
             return _sample(option, root, name, depth + 1)
         case {"properties": dict() as properties}:
-            required = as_list(schema.get("required"))
+            required = as_list(as_object(schema).get("required"))
             pairs = [(key, properties[key]) for key in properties if key in required]
             pairs = pairs or list(properties.items())[:1]
             return {key: _sample(value, root, key, depth + 1) for key, value in pairs}

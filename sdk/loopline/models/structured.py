@@ -280,7 +280,9 @@ class _StructuredCall:
                     f"the fallback failed: {type(error).__name__}: {error}"
                 ) from error
         if extracted is None:
-            raise SchemaMismatch(_problem_without_json(text))
+            broken = [item for item in scan_json(text) if isinstance(item, BrokenJson)]
+            problem = "it does not contain a JSON object" if text.strip() else "it is empty"
+            raise SchemaMismatch(f"its JSON is broken: {broken[0].problem}" if broken else problem)
         return well_formed_object(extracted)
 
     def _request(self, level: Level, last: Attempt | None) -> Prompt:
@@ -325,13 +327,6 @@ def _correction(last: Attempt | None) -> tuple[Message, ...]:
         return ()
     request = f"Your last reply cannot be used: {last.problem}. Give the whole JSON object again."
     return AssistantMessage(text=last.text), UserMessage(text=request)
-
-
-def _problem_without_json(text: str) -> str:
-    broken = [item for item in scan_json(text) if isinstance(item, BrokenJson)]
-    if broken:
-        return f"its JSON is broken: {broken[0].problem}"
-    return "it does not contain a JSON object" if text.strip() else "it is empty"
 
 
 async def complete_reply(model: Model, prompt: Prompt, timeout_seconds: float | None) -> Reply:

@@ -133,10 +133,8 @@ class RenderState:
             case tl.Hide(path=path):
                 self._hides.setdefault(path, []).append((block.seq, body))
                 self.last_hide = block.seq
-                before_tail = [
-                    point.messages for point in self._cache_points if point.name == "pre_tail"
-                ]
-                self._unchanged = (block.turn, before_tail[0] if before_tail else 0)
+                points = {point.name: point.messages for point in self._cache_points}
+                self._unchanged = (block.turn, points.get("pre_tail", 0))
             case tl.RangeSummary():
                 self._summary = block.seq
                 self.summaries[block.seq] = block, body
@@ -481,7 +479,11 @@ class Rendering:
         self._round_start = None
         is_new = block.seq > self.window.unbound
         if start is not None and is_new:
-            self._keep_tail(*start)
+            start_block, answered = start
+            if answered.tail and answered.tail_kind in ("kept", "cleared"):
+                self.kept_tail = answered.tail
+                passing = answered.tail_kind == "cleared"
+                self._add(UserMessage(text=answered.tail, passing=passing), start_block.ref)
         echo = decision.echo if start is not None else None
         self._echo = echo if echo is None or is_new or not echo.bound else None
         self._round = _Round(decision.calls) if decision.calls else None
@@ -490,13 +492,6 @@ class Rendering:
             # `react.read` shows more of a decision than this text.
             self.shown_in_full.discard(block.ref)
             self._add(self._attach_echo(message), block.ref)
-
-    def _keep_tail(self, block: tl.Block, start: tl.RoundStart) -> None:
-        """Add the tail of the answered request as a message, if its kind is kept or cleared."""
-        if start.tail and start.tail_kind in ("kept", "cleared"):
-            self.kept_tail = start.tail
-            message = UserMessage(text=start.tail, passing=start.tail_kind == "cleared")
-            self._add(message, block.ref)
 
     def _attach_echo(self, message: AssistantMessage) -> AssistantMessage:
         """Return the message with the pending echo of its reply, if there is one."""
