@@ -38,7 +38,7 @@ reference of `prompt_cache_options`, as stored and quoted up to September 2026, 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import accumulate, pairwise
@@ -145,61 +145,6 @@ class CacheOutcome:
     read: int
     written: int
     uncached: int
-
-
-class CachedPrefixes:
-    """The prefixes in a provider's cache, and the time of the last use of each.
-
-    An entry expires when more than `ttl` has passed since a request used it; with None it never expires.
-    """
-
-    def __init__(self, ttl: timedelta | None) -> None:
-        self._ttl = ttl
-        self._numbers: dict[tuple[int, str, str], int] = {}
-        self._used: dict[int, datetime] = {}
-
-    def prefixes(self, sent: SentRequest) -> list[int]:
-        """Return a number for each prefix of the request, from 0 parts to all; equal prefixes have the same number."""
-        numbers = [0]
-        for part in sent.parts:
-            longer = (numbers[-1], part.kind, part.digest)
-            numbers.append(self._numbers.setdefault(longer, len(self._numbers) + 1))
-        return numbers
-
-    def contains(self, prefix: int, at: datetime) -> bool:
-        """Return whether the prefix is still cached at that time."""
-        used = self._used.get(prefix)
-        return used is not None and (self._ttl is None or at - used <= self._ttl)
-
-    def use(self, prefixes: Iterable[int], at: datetime) -> None:
-        """Write or renew these prefixes."""
-        self._used.update(dict.fromkeys(prefixes, at))
-
-
-def totals(sent: SentRequest) -> list[int]:
-    """Return the tokens of each prefix of the request, from 0 parts to all."""
-    return list(accumulate((part.tokens for part in sent.parts), initial=0))
-
-
-def read_and_write(
-    entries: CachedPrefixes, sent: SentRequest, look: Iterable[int], write: Sequence[int]
-) -> CacheOutcome:
-    """Read the longest cached prefix of those in `look`, then write those in `write`; return the tokens of each.
-
-    Prefixes are given by their number of parts. `write` must ascend, and its last prefix must be the longest of all.
-    """
-    prefixes = entries.prefixes(sent)
-    tokens = totals(sent)
-    longest = max(
-        (position for position in look if entries.contains(prefixes[position], sent.at)), default=0
-    )
-    last = write[-1] if write else longest
-    entries.use((prefixes[position] for position in (longest, *write) if position), sent.at)
-    return CacheOutcome(
-        read=tokens[longest],
-        written=tokens[last] - tokens[longest],
-        uncached=tokens[-1] - tokens[last],
-    )
 
 
 NOT_RECORDED = "not recorded"
@@ -396,15 +341,20 @@ def minimum_tokens(model: str) -> int:
 class CacheRules(ABC):
     """A provider's cache for one conversation. `lifted` are limits that are not applied.
 
-    `read_price` is the price of a token that is read, in input tokens.
+    `minimum` is the shortest prefix that is cached, in tokens. `read_price` is the price of a token that is read, in input
+    tokens.
     """
 
     lifted: frozenset[CacheLimit] = frozenset()
+    minimum: int = 1_024
     read_price: float = 0.1
-    _entries: CachedPrefixes = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        self._entries = CachedPrefixes(None if "expired" in self.lifted else self._lifetime())
+    _numbers: dict[tuple[int, str, str], int] = field(
+        init=False, repr=False, compare=False, default_factory=dict[tuple[int, str, str], int]
+    )
+    _used: dict[int, datetime] = field(
+        init=False, repr=False, compare=False, default_factory=dict[int, datetime]
+    )
+    """The time of the last use of each cached prefix, by its number."""
 
     @abstractmethod
     def _lifetime(self) -> timedelta: ...
@@ -426,12 +376,51 @@ class CacheRules(ABC):
         """Return the same rules without these limits, with an empty cache."""
         return replace(self, lifted=frozenset(limits))
 
+    def _prefixes(self, sent: SentRequest) -> list[int]:
+        """Return a number for each prefix of the request, from 0 parts to all; equal prefixes have the same number."""
+        numbers = [0]
+        for part in sent.parts:
+            longer = (numbers[-1], part.kind, part.digest)
+            numbers.append(self._numbers.setdefault(longer, len(self._numbers) + 1))
+        return numbers
+
+    def _contains(self, prefix: int, at: datetime) -> bool:
+        """Return whether a prefix is cached at that time: not more than its lifetime has passed since its last use."""
+        used = self._used.get(prefix)
+        return used is not None and ("expired" in self.lifted or at - used <= self._lifetime())
+
+    def _read_and_write(
+        self, sent: SentRequest, look: Iterable[int], breakpoints: Iterable[int], most: int
+    ) -> CacheOutcome:
+        """Read the longest cached prefix of those in `look`, then write the last `most` breakpoints with enough tokens.
+
+        Prefixes are given by their number of parts. `breakpoints` must ascend, and its last prefix must be the longest of
+        all.
+        """
+        prefixes = self._prefixes(sent)
+        tokens = totals(sent)
+        minimum = 0 if "minimum" in self.lifted else self.minimum
+        write = [at for at in breakpoints if at and tokens[at] >= minimum][-most:]
+        longest = max((at for at in look if self._contains(prefixes[at], sent.at)), default=0)
+        last = write[-1] if write else longest
+        used = [prefixes[at] for at in (longest, *write) if at]
+        self._used.update(dict.fromkeys(used, sent.at))
+        return CacheOutcome(
+            read=tokens[longest],
+            written=tokens[last] - tokens[longest],
+            uncached=tokens[-1] - tokens[last],
+        )
+
+
+def totals(sent: SentRequest) -> list[int]:
+    """Return the tokens of each prefix of the request, from 0 parts to all."""
+    return list(accumulate((part.tokens for part in sent.parts), initial=0))
+
 
 @dataclass(slots=True, kw_only=True)
 class AnthropicCache(CacheRules):
-    """Anthropic's cache of prefixes that end at a marker. `minimum` is in tokens, `look_back` in parts."""
+    """Anthropic's cache of prefixes that end at a marker. `look_back` is in parts."""
 
-    minimum: int = 1_024
     ttl: Literal["5m", "1h"] = "5m"
     markers: int = 4
     look_back: int = 20
@@ -455,26 +444,23 @@ class AnthropicCache(CacheRules):
                 f"request {sent.seq} has {len(sent.points)} cache points at {sent.points}:"
                 f" Anthropic rejects more than {self.markers} cache_control markers"
             )
-        tokens = totals(sent)
-        minimum = 0 if "minimum" in self.lifted else self.minimum
-        markers = [point for point in sent.points if tokens[point] >= minimum]
-        look = {position for marker in markers for position in self._window(marker)}
-        return read_and_write(self._entries, sent, look, markers)
-
-    def _window(self, marker: int) -> range:
-        count = marker if "look-back" in self.lifted else min(self.look_back, marker)
-        return range(marker - count + 1, marker + 1)
+        reach = len(sent.parts) if "look-back" in self.lifted else self.look_back
+        look = {
+            position
+            for marker in sent.points
+            for position in range(max(marker - reach, 0) + 1, marker + 1)
+        }
+        return self._read_and_write(sent, look, sent.points, self.markers)
 
 
 @dataclass(slots=True, kw_only=True)
 class OpenAICache(CacheRules):
     """The cache of OpenAI's models before GPT-5.6, which reads the common prefix with any earlier request.
 
-    `minimum` and `step` are in tokens; the default `ttl` is the shortest documented one. It ignores cache points, and does
+    `step` is in tokens; the default `ttl` is the shortest documented one. It ignores cache points, and does
     not report written tokens. A part that differs counts as different from its first token on.
     """
 
-    minimum: int = 1_024
     step: int = 128
     ttl: timedelta = timedelta(minutes=5)
 
@@ -488,17 +474,17 @@ class OpenAICache(CacheRules):
 
     def send(self, sent: SentRequest) -> CacheOutcome:
         """Simulate sending the next request, and return its cache usage."""
-        prefixes = self._entries.prefixes(sent)
+        prefixes = self._prefixes(sent)
         tokens = totals(sent)
         lengths = (
             count
             for count, prefix in zip(tokens, prefixes, strict=True)
-            if self._entries.contains(prefix, sent.at)
+            if self._contains(prefix, sent.at)
         )
         read = max(lengths, default=0)
         if "minimum" not in self.lifted:
             read = 0 if read < self.minimum else read - (read - self.minimum) % self.step
-        self._entries.use(prefixes, sent.at)
+        self._used.update(dict.fromkeys(prefixes, sent.at))
         return CacheOutcome(read=read, written=0, uncached=tokens[-1] - read)
 
 
@@ -506,12 +492,11 @@ class OpenAICache(CacheRules):
 class OpenAIBreakpointCache(CacheRules):
     """The cache of GPT-5.6 and later: prefixes that end at a breakpoint.
 
-    With `explicit`, as in the mode of that name, only cache points are breakpoints. `minimum` is in tokens. `endings` is
-    the number of earlier ends of messages at which the provider searches.
+    With `explicit`, as in the mode of that name, only cache points are breakpoints. `endings` is the number of earlier
+    ends of messages at which the provider searches.
     """
 
     explicit: bool = False
-    minimum: int = 1_024
     writes: int = 4
     endings: int = 20
     ttl: timedelta = timedelta(minutes=30)
@@ -528,13 +513,8 @@ class OpenAIBreakpointCache(CacheRules):
         """Simulate sending the next request, and return its cache usage."""
         end = len(sent.parts)
         marked = set(sent.points) if self.explicit else {*sent.points, end}
-        tokens = totals(sent)
-        minimum = 0 if "minimum" in self.lifted else self.minimum
-        cacheable = [
-            position for position in sorted(marked) if position and tokens[position] >= minimum
-        ]
         look = self._search_positions(marked, end)
-        return read_and_write(self._entries, sent, look, cacheable[-self.writes :])
+        return self._read_and_write(sent, look, sorted(marked), self.writes)
 
     def _search_positions(self, marked: set[int], end: int) -> set[int]:
         if "look-back" in self.lifted:
