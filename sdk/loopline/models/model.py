@@ -267,7 +267,7 @@ class ModelRegistry:
         if choice is None:
             return self.default
         if not isinstance(choice, str):
-            chain = _check_chain(tuple(choice) if isinstance(choice, Sequence) else (choice,))
+            chain = chain_of(choice)
             wrap, known = self.wrap, set(map(id, self.models))
             return chain if wrap is None else tuple(m if id(m) in known else wrap(m) for m in chain)
         if ":" in choice:
@@ -276,6 +276,15 @@ class ModelRegistry:
                 f"here there are the roles {', '.join(self.roles)}"
             )
         return self.roles.get(choice, self.default)
+
+
+def chain_of(models: Model | Sequence[Model]) -> Chain:
+    """Return the chain of one or several models.
+
+    Raises:
+        ModelError: there is no model, or an item is not a model.
+    """
+    return _check_chain(tuple(models) if isinstance(models, Sequence) else (models,))
 
 
 def _check_chain(chain: Chain, where: str = "") -> Chain:
