@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,16 +48,8 @@ class SkillTool:
         return f"{self.id} — {reason}" if reason else self.id
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SkillSources:
-    """The sources of a skill by the numbers of their citations; `warnings` name fields without effect."""
-
-    by_number: Mapping[int, Source]
-    warnings: tuple[str, ...] = ()
-
-
-def read_sources(path: Path, stored: bytes) -> SkillSources:
-    """Decode the sources in a `sources.yaml`.
+def read_sources(path: Path, stored: bytes) -> tuple[dict[int, Source], list[str]]:
+    """Decode the sources in a `sources.yaml`, by the numbers of their citations, with warnings of fields without effect.
 
     Raises:
         BundleError: the file is malformed; the message names file and line.
@@ -72,7 +64,7 @@ def read_sources(path: Path, stored: bytes) -> SkillSources:
         if number in sources:
             raise BundleError(rows.at(index, f"the number {number} is taken: give each its own"))
         sources[number] = source
-    return SkillSources(by_number=sources, warnings=tuple(warnings))
+    return sources, warnings
 
 
 def _source(rows: _Rows, index: int, row: JsonObject) -> tuple[int, Source]:
@@ -205,16 +197,8 @@ class SkillFile:
         return f"{self.path} ({self.size:,} bytes)"
 
 
-@dataclass(frozen=True, slots=True)
-class FolderFiles:
-    """The files of a folder, sorted by path, and the problems with files that are left out."""
-
-    files: tuple[SkillFile, ...] = ()
-    problems: tuple[str, ...] = ()
-
-
-def folder_files(folder: Path, beside: frozenset[str]) -> FolderFiles:
-    """List the files in the folder of a skill, without the paths in `beside`.
+def folder_files(folder: Path, beside: Collection[str]) -> tuple[list[SkillFile], list[str]]:
+    """List the files in the folder of a skill by path, without the paths in `beside`, and the problems with other files.
 
     Links, large files, deep folders, and files after the first 500 are left out, each with a problem.
     """
@@ -235,7 +219,7 @@ def folder_files(folder: Path, beside: frozenset[str]) -> FolderFiles:
             break
         else:
             files.append(SkillFile(name, path.stat().st_size))
-    return FolderFiles(tuple(sorted(files, key=lambda file: file.path)), tuple(problems))
+    return sorted(files, key=lambda file: file.path), problems
 
 
 def _walk(folder: Path) -> Iterator[Path]:

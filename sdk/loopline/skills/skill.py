@@ -175,15 +175,15 @@ def read_skill(path: Path, namespace: str) -> Skill:
     fields = _Fields(path, front)
     fields.check_keys()
     beside = _companions(path.parent)
-    listed = companions.folder_files(path.parent, frozenset((SKILL_FILE, *COMPANIONS)))
-    sources = companions.read_sources(
+    files, left_out = companions.folder_files(path.parent, (SKILL_FILE, *COMPANIONS))
+    sources, unused = companions.read_sources(
         path.parent / companions.SOURCES_FILE, beside.get(companions.SOURCES_FILE, b"sources: []")
     )
     tools = companions.read_tools(
         path.parent / companions.TOOLS_FILE, beside.get(companions.TOOLS_FILE, b"tools: []")
     )
     first_line = len(stored.splitlines()) - len(body.splitlines()) + 1
-    _check_citations(path, first_line, body, sources.by_number)
+    _check_citations(path, first_line, body, sources)
     compact = _decode(
         path.parent / companions.COMPACT_FILE, beside.get(companions.COMPACT_FILE, b"")
     ).strip()
@@ -194,20 +194,20 @@ def read_skill(path: Path, namespace: str) -> Skill:
         description=fields.line_of_text("description", "", DESCRIPTION_CHARACTERS),
         when_to_use=fields.line_of_text("when_to_use", ""),
         body=citations.unbind(body.strip()),
-        digest=_digest(stored, beside, listed),
+        digest=_digest(stored, beside, files),
         path=path,
         imports=fields.imports,
         imports_line=fields.document.line(fields.imports_key),
         include_for=fields.include_for,
-        sources=sources.by_number,
+        sources=sources,
         tools=tools,
         compact=citations.unbind(compact),
-        files=listed.files,
+        files=tuple(files),
         warnings=(
             *fields.warnings(),
-            *sources.warnings,
-            *listed.problems,
-            *_warn_of_citations(path, body, sources.by_number),
+            *unused,
+            *left_out,
+            *_warn_of_citations(path, body, sources),
         ),
     )
     named = _check_names(skill, fields)
@@ -254,12 +254,14 @@ def _companions(folder: Path) -> dict[str, bytes]:
     return {path.name: _bytes_of(path, companions.COMPANION_BYTES) for path in paths}
 
 
-def _digest(stored: bytes, beside: Mapping[str, bytes], listed: companions.FolderFiles) -> str:
+def _digest(
+    stored: bytes, beside: Mapping[str, bytes], files: Sequence[companions.SkillFile]
+) -> str:
     """Return the digest of the SKILL.md, or of all companion files and the list of files too, if there are any."""
-    if not beside and not listed.files:
+    if not beside and not files:
         return sha256(stored).hexdigest()[:DIGEST]
     parts = [sha256(content).hexdigest() for content in (stored, *beside.values())]
-    return sha256("\n".join([*parts, *map(str, listed.files)]).encode()).hexdigest()[:DIGEST]
+    return sha256("\n".join([*parts, *map(str, files)]).encode()).hexdigest()[:DIGEST]
 
 
 def _check_citations(path: Path, first_line: int, body: str, sources: Mapping[int, Source]) -> None:
