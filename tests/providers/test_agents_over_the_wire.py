@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 
@@ -17,6 +19,7 @@ from tests.support.peers.http_server import Peer
 from tests.support.peers.openai_like import openai_like
 from tests.support.workbench import bodies
 
+SayT = TypeVar("SayT")
 HANDED = "<handoff>\nsummary: It says hello.\nconfidence: high\n</handoff>"
 
 
@@ -29,6 +32,11 @@ CALLS = (
     Call("crew__delegate", json.dumps({"agent": "coder", "task": "Mend the word"}), "call_2"),
     write("hello\n", "call_3"),
 )
+
+
+def script(says: Callable[[str, tuple[Call, ...]], SayT]) -> list[SayT]:
+    """The calls, the report of the agent, and the answer."""
+    return [*(says("", (call,)) for call in CALLS), says(HANDED, ()), says("Done.", ())]
 
 
 async def outcome_of(model: str, peer: Peer) -> None:
@@ -52,14 +60,7 @@ async def outcome_of(model: str, peer: Peer) -> None:
 async def test_a_bundle_with_agents_goes_over_the_wire_of_openai(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    first, second, third = ((call,) for call in CALLS)
-    async with openai_like(
-        oai.Says("", first),
-        oai.Says("", second),
-        oai.Says("", third),
-        oai.Says(HANDED),
-        oai.Says("Done."),
-    ) as peer:
+    async with openai_like(*script(oai.Says)) as peer:
         monkeypatch.setenv("OPENAI_BASE_URL", f"{peer.url}/v1")
         await outcome_of("openai:some-model", peer)
 
@@ -67,13 +68,6 @@ async def test_a_bundle_with_agents_goes_over_the_wire_of_openai(
 async def test_a_bundle_with_agents_goes_over_the_wire_of_anthropic(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    first, second, third = ((call,) for call in CALLS)
-    async with anthropic_like(
-        ant.Says("", first),
-        ant.Says("", second),
-        ant.Says("", third),
-        ant.Says(HANDED),
-        ant.Says("Done."),
-    ) as peer:
+    async with anthropic_like(*script(ant.Says)) as peer:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", peer.url)
         await outcome_of("anthropic:ours", peer)

@@ -42,17 +42,17 @@ class Round:
     ids: tuple[str, ...]
     thinks: bool = True
 
-    def said_by_openai(self) -> oai.Says:
-        calls = tuple(
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        return tuple(
             Call("w__count", f'{{"number": {n}}}', item) for n, item in enumerate(self.ids)
         )
-        return oai.Says("I look.", calls, "Hm." if self.thinks else "")
+
+    def said_by_openai(self) -> oai.Says:
+        return oai.Says("I look.", self.calls, "Hm." if self.thinks else "")
 
     def said_by_anthropic(self) -> ant.Says:
-        calls = tuple(
-            Call("w__count", f'{{"number": {n}}}', item) for n, item in enumerate(self.ids)
-        )
-        return ant.Says("I look.", calls, (ant.Thinking("Hm."),) if self.thinks else ())
+        return ant.Says("I look.", self.calls, (ant.Thinking("Hm."),) if self.thinks else ())
 
 
 class Alternating:
