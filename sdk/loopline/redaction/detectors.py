@@ -60,8 +60,7 @@ class LibraryRedactor:
         self._types = {PERSONAL[kind]: kind for kind in PERSONAL if kind in chosen}
         try:
             self._datafog = import_module("datafog") if self._types else None
-            own = (key.pattern for key in VENDOR_KEYS)
-            self._patterns = [*_patterns(), *own] if SECRET in chosen else []
+            self._patterns = [*_patterns(), *VENDOR_KEYS] if SECRET in chosen else []
         except ModuleNotFoundError as error:
             raise LooplineError(
                 "privacy.redact needs two libraries: pip install 'loopline[redaction]'"
