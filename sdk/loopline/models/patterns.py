@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Protocol
+from typing import Any, Protocol
 
 from loopline.errors import LooplineError
 
@@ -28,12 +28,6 @@ class Expression(Protocol):
         ...
 
 
-class _Options(Protocol):
-    log_errors: bool
-    case_sensitive: bool
-    max_mem: int
-
-
 def compile_pattern(pattern: str, *, ignore_case: bool = False) -> Expression:
     """Compile a regular expression with RE2, which does not support look-around and back-references.
 
@@ -47,7 +41,7 @@ def compile_pattern(pattern: str, *, ignore_case: bool = False) -> Expression:
     library = import_module("re2")
     make: Callable[..., Expression] = library.compile
     failure: type[Exception] = library.error
-    options: _Options = library.Options()
+    options: Any = library.Options()
     options.log_errors = False
     options.case_sensitive = not ignore_case
     options.max_mem = MEMORY_BYTES

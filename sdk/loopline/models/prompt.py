@@ -245,12 +245,6 @@ class Prompt(Struct, frozen=True, kw_only=True):
     cache_points: tuple[int, ...] = ()
     cache_key: str = ""
 
-    @property
-    def last_assistant_message(self) -> AssistantMessage | None:
-        """The last message of the model, or None."""
-        replies = (item for item in reversed(self.messages) if isinstance(item, AssistantMessage))
-        return next(replies, None)
-
     def __str__(self) -> str:
         parts = [self.system, *map(str, self.tools), *map(str, self.messages), self.tail]
         return "\n\n".join(part for part in parts if part)
@@ -364,7 +358,8 @@ def echo_for(message: AssistantMessage, family: str) -> ReasoningReplay | None:
 
 def breaks_off(prompt: Prompt, family: str) -> bool:
     """Return whether the last message has calls, and their thinking cannot be sent to this family."""
-    message = prompt.last_assistant_message
+    replies = (item for item in reversed(prompt.messages) if isinstance(item, AssistantMessage))
+    message = next(replies, None)
     return message is not None and bool(message.calls) and echo_for(message, family) is None
 
 

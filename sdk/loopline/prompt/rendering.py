@@ -143,10 +143,6 @@ class RenderState:
             case tl.Feedback():
                 self.feedback.append(block)
 
-    def list_input_blocks(self, input_block: tl.Block) -> list[tl.Block]:
-        """Return an input and the blocks of its attached files."""
-        return [input_block, *(block for block, _ in self.attached.get(input_block.seq, ()))]
-
     def find_hide(self, ref: str, until: int) -> tl.Hide | None:
         """Return the newest hide of the block with this ref, among those up to the seq `until`, or None."""
         hides = self._hides.get(ref)
@@ -872,7 +868,7 @@ class View:
             block
             for seq, by in list(lately)[::-1]
             if seq <= window.start and by <= until
-            for block in self.state.list_input_blocks(inputs[seq])
+            for block in (inputs[seq], *(file for file, _ in self.state.attached.get(seq, ())))
         ]
         return earlier + [
             block
