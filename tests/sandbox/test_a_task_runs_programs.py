@@ -171,10 +171,8 @@ async def test_a_program_that_sends_more_than_its_task_can_store_waits(
 
 
 async def test_the_files_of_a_program_that_never_reads_its_answers_are_there_when_it_is_stopped(
-    aws: Services, runs: Path
+    fargate: FargateSandbox, aws: Services
 ) -> None:
-    assert aws.tasks.fault == ""
-    fargate = FargateSandbox(TASKS, folder=runs)
     program = """
         import asyncio, time
         open('outputs/a.txt', 'w').write('made')
@@ -204,10 +202,8 @@ async def test_the_files_of_a_program_that_never_reads_its_answers_are_there_whe
 
 
 async def test_a_program_that_ends_before_its_calls_are_answered_has_ended_well(
-    aws: Services, runs: Path
+    fargate: FargateSandbox,
 ) -> None:
-    assert aws.tasks.fault == ""
-    fargate = FargateSandbox(TASKS, folder=runs)
     program = """
         import asyncio
         for _ in range(60):
@@ -223,7 +219,6 @@ async def test_a_program_that_ends_before_its_calls_are_answered_has_ended_well(
     end = await fargate.run(
         dataclasses.replace(execution(dedent(program)), tools=("shop.find",)), Session(serve=serve)
     )
-    await fargate.close()
     assert (end.failure, end.user_out) == (None, "made\n")
 
 
