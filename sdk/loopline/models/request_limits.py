@@ -8,9 +8,6 @@ images; 100 images and 100 PDF pages for a window of 200,000 tokens, 600 of each
 PNG, GIF and WebP; PDFs without a password. OpenAI, "Images and vision" and "File inputs"
 (developers.openai.com/api/docs): 512 MB and 1,500 images a request; PNG, JPEG, WebP, and GIF without
 animation; 50 MB of files.
-
-Markers. Anthropic rejects a request with too many `cache_control` markers; `loopline.prompt.caching` has
-their number and the shortest prefix that is cached.
 """
 
 from __future__ import annotations
