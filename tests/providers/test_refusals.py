@@ -119,3 +119,39 @@ def test_a_delay_is_told_by_whoever_may_be_asked_again() -> None:
         error = response_error(status, {"retry-after": "7"}, "", account("openai"))
         assert isinstance(error, ModelUnavailable)
         assert error.retry_after == 7
+
+
+ME = Credentials("openai:gpt", "OPENAI_API_KEY", "sk-1234", "openai")
+ANSWERS: list[tuple[int, str, type[ModelError]]] = [
+    (401, '{"error": {"message": "Incorrect API key provided: sk-1234"}}', ModelAccessError),
+    (403, "{}", ModelAccessError),
+    (429, '{"error": {"message": "slow down"}}', ModelRateLimited),
+    (429, '{"error": {"code": "insufficient_quota", "message": "no"}}', ModelAccessError),
+    (408, "", ModelTimedOut),
+    (500, "oops", ModelOverloaded),
+    (503, "<html>", ModelOverloaded),
+    (529, '{"error": {"type": "overloaded_error", "message": "Overloaded"}}', ModelOverloaded),
+    (400, '{"error": {"message": "bad", "param": "tools[0]"}}', ModelRequestError),
+    (404, '{"error": {"message": "no such model"}}', ModelRequestError),
+    (400, '{"error": {"code": "context_length_exceeded", "message": "too long"}}', ModelOverflow),
+    (
+        413,
+        '{"error": {"type": "request_too_large", "message": "Request too large"}}',
+        ModelOverflow,
+    ),
+]
+
+
+@pytest.mark.parametrize(("status", "body", "meant"), ANSWERS)
+def test_a_status_and_its_words_are_one_of_our_errors(
+    status: int, body: str, meant: type[ModelError]
+) -> None:
+    error = response_error(status, {}, body, ME)
+    assert type(error) is meant
+    assert str(error).startswith("openai:gpt: ")
+    assert "sk-1234" not in str(error)
+
+
+def test_a_refused_key_names_its_variable_and_a_wrong_part_is_named() -> None:
+    assert "OPENAI_API_KEY" in str(response_error(401, {}, "{}", ME))
+    assert "tools[0]" in str(response_error(*ANSWERS[8][:1], {}, ANSWERS[8][1], ME))

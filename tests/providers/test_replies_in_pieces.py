@@ -8,17 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loopline.errors import (
-    ModelAccessError,
-    ModelError,
-    ModelOverflow,
-    ModelOverloaded,
-    ModelRateLimited,
-    ModelRequestError,
-    ModelTimedOut,
-)
 from loopline.models import Json
-from loopline.providers.failures import Credentials, response_error
 from loopline.providers.openai_chat import ThinkTagParser
 from loopline.providers.reply_parser import CallPiece, ToolCallParser
 
@@ -108,39 +98,3 @@ def test_a_tag_within_the_text_is_text() -> None:
     tags = ThinkTagParser()
     heard = [*tags.feed("use <think> here"), *tags.close()]
     assert [(delta.channel, delta.text) for delta in heard] == [("answer", "use <think> here")]
-
-
-ME = Credentials("openai:gpt", "OPENAI_API_KEY", "sk-1234", "openai")
-MEANT: list[tuple[int, str, type[ModelError]]] = [
-    (401, '{"error": {"message": "Incorrect API key provided: sk-1234"}}', ModelAccessError),
-    (403, "{}", ModelAccessError),
-    (429, '{"error": {"message": "slow down"}}', ModelRateLimited),
-    (429, '{"error": {"code": "insufficient_quota", "message": "no"}}', ModelAccessError),
-    (408, "", ModelTimedOut),
-    (500, "oops", ModelOverloaded),
-    (503, "<html>", ModelOverloaded),
-    (529, '{"error": {"type": "overloaded_error", "message": "Overloaded"}}', ModelOverloaded),
-    (400, '{"error": {"message": "bad", "param": "tools[0]"}}', ModelRequestError),
-    (404, '{"error": {"message": "no such model"}}', ModelRequestError),
-    (400, '{"error": {"code": "context_length_exceeded", "message": "too long"}}', ModelOverflow),
-    (
-        413,
-        '{"error": {"type": "request_too_large", "message": "Request too large"}}',
-        ModelOverflow,
-    ),
-]
-
-
-@pytest.mark.parametrize(("status", "body", "meant"), MEANT)
-def test_a_status_and_its_words_are_one_of_our_errors(
-    status: int, body: str, meant: type[ModelError]
-) -> None:
-    error = response_error(status, {}, body, ME)
-    assert type(error) is meant
-    assert str(error).startswith("openai:gpt: ")
-    assert "sk-1234" not in str(error)
-
-
-def test_a_refused_key_names_its_variable_and_a_wrong_part_is_named() -> None:
-    assert "OPENAI_API_KEY" in str(response_error(401, {}, "{}", ME))
-    assert "tools[0]" in str(response_error(*MEANT[8][:1], {}, MEANT[8][1], ME))
