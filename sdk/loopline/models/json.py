@@ -62,7 +62,17 @@ def scan_json(text: str) -> list[JsonObject | BrokenJson]:
 
     Line breaks, tabs and unnecessary backslashes in strings are allowed. An object inside a broken object is not returned.
     """
-    return [item for item, _ in _objects(_repair(text))]
+    return split_json(text)[0]
+
+
+def split_json(text: str) -> tuple[list[JsonObject | BrokenJson], list[str]]:
+    """Return the items of `scan_json`, and the texts before them, between them and after them."""
+    repaired = _repair(text)
+    found = _objects(repaired)
+    ends = [0, *(end for _, _, end in found)]
+    starts = [*(start for _, start, _ in found), len(repaired)]
+    between = [repaired[end:start] for end, start in zip(ends, starts, strict=True)]
+    return [item for item, _, _ in found], between
 
 
 def json_objects(text: str) -> list[JsonObject]:
@@ -73,7 +83,7 @@ def json_objects(text: str) -> list[JsonObject]:
 def extract_json(text: str) -> JsonObject | None:
     """Return the first valid JSON object in a fence; without fences, the first one in the text, or None."""
     repaired = _repair(text)
-    items = [(item, at) for item, at in _objects(repaired) if not isinstance(item, BrokenJson)]
+    items = [(item, at) for item, at, _ in _objects(repaired) if not isinstance(item, BrokenJson)]
     fenced = (
         item for item, at in items if _FENCED.search(repaired[max(0, at - _FENCE_CHARACTERS) : at])
     )
@@ -207,9 +217,9 @@ def _decode(text: str, at: int) -> tuple[Json, int]:
     return cast("tuple[Json, int]", _DECODER.raw_decode(text, at))
 
 
-def _objects(text: str) -> list[tuple[JsonObject | BrokenJson, int]]:
-    """Return each object and broken object with its position. Each character is read once."""
-    items: list[tuple[JsonObject | BrokenJson, int]] = []
+def _objects(text: str) -> list[tuple[JsonObject | BrokenJson, int, int]]:
+    """Return each object and broken object with its start and end. Each character is read once."""
+    items: list[tuple[JsonObject | BrokenJson, int, int]] = []
     tries = MAX_BROKEN_OBJECTS
     opening = _OBJECT.search(text)
     while opening is not None and tries > 0:
@@ -217,14 +227,14 @@ def _objects(text: str) -> list[tuple[JsonObject | BrokenJson, int]]:
         try:
             value, end = _decode(text, at)
         except RecursionError as error:
-            items.append((_broken(text, at, error), at))
+            items.append((_broken(text, at, error), at, len(text)))
             break
         except json.JSONDecodeError as error:
-            items.append((_broken(text, at, error), at))
             end = max(opening.end(), error.pos)
+            items.append((_broken(text, at, error), at, end))
             tries -= 1
         else:
-            items.append((cast("JsonObject", value), at))
+            items.append((cast("JsonObject", value), at, end))
         opening = _OBJECT.search(text, end)
     return items
 

@@ -14,11 +14,10 @@ from loopline.models import (
     Reply,
     ToolCall,
     dumps,
-    parse_object_at,
-    scan_json,
     well_formed,
     well_formed_object,
 )
+from loopline.models.json import split_json
 from loopline.models.output import JsonText
 from loopline.prompt.protocols import decision
 from loopline.prompt.protocols.tags import Walk
@@ -83,7 +82,7 @@ def decode_actions(raw: str, *, values: bool = False) -> decision.DecodedReply:
     If no object has an `action`, the first one with an `answer` is the answer. A broken object with a field of an action
     makes the reply malformed, even if valid objects follow. With `values` an answer may be any JSON value.
     """
-    scanned = scan_json(raw)
+    scanned, between = split_json(raw)
     for item in scanned:
         if isinstance(item, BrokenJson) and _FIELD.search(item.text):
             return decision.Malformed(
@@ -101,10 +100,14 @@ def decode_actions(raw: str, *, values: bool = False) -> decision.DecodedReply:
         actions = [{**item, "action": "final_answer"} for item in answers[:1]]
     if not actions:
         return decision.Malformed(raw, f"The reply has no JSON object with an action. {_FORMS}")
-    return _decide(raw, actions, values=values)
+    is_whole = len(actions) == len(scanned) and all(map(_BETWEEN.fullmatch, between))
+    return _decide(raw, actions, is_whole=is_whole, values=values)
 
 
-def _decide(raw: str, actions: Sequence[JsonObject], *, values: bool) -> decision.DecodedReply:
+def _decide(
+    raw: str, actions: Sequence[JsonObject], *, is_whole: bool, values: bool
+) -> decision.DecodedReply:
+    """Return the decision of the actions in a reply; `is_whole` says that the reply has nothing else."""
     notes = decision.join_texts(str(action.get("notes") or "").strip() for action in actions)
     calls: list[ToolCall] = []
     answers: list[str] = []
@@ -119,7 +122,8 @@ def _decide(raw: str, actions: Sequence[JsonObject], *, values: bool) -> decisio
                 answers.append(answer.strip())
             case _:
                 return decision.Malformed(raw, f"An object has none of the known forms. {_FORMS}")
-    discarded = "" if _covers_reply(raw, actions) and not (calls and answers) else raw
+    has_unused = any(map(_has_unused_fields, actions)) or (calls and answers)
+    discarded = "" if is_whole and not has_unused else raw
     if calls:
         return decision.Calls(notes, tuple(calls), discarded=discarded)
     if values and len(answers) > 1:  # joined, they would not be JSON
@@ -127,30 +131,9 @@ def _decide(raw: str, actions: Sequence[JsonObject], *, values: bool) -> decisio
     return decision.Answer(notes, "\n\n".join(answers), discarded=discarded)
 
 
-def _covers_reply(raw: str, actions: Sequence[JsonObject]) -> bool:
-    """Return whether the reply has only these actions, without other text or fields."""
-    if any(_has_unused_fields(action) for action in actions):
-        return False
-    count = 0
-    at = _skip_between(raw, 0)
-    while at < len(raw):
-        match = parse_object_at(raw, at)
-        if isinstance(match, BrokenJson):
-            return False
-        count += 1
-        at = _skip_between(raw, match[1])
-    return count == len(actions)
-
-
 def _has_unused_fields(action: JsonObject) -> bool:
     used = {"notes", "tool", "arguments"} if "tool" in action else {"notes", "answer"}
     return any(value for name, value in action.items() if name not in {"action", *used})
-
-
-def _skip_between(raw: str, at: int) -> int:
-    """Return the position after the white space, commas and fences at `at`."""
-    gap = _BETWEEN.match(raw, at)
-    return gap.end() if gap else at
 
 
 class JsonSplitter(decision.Splitter):
