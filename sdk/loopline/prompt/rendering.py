@@ -213,30 +213,21 @@ TextBody = tl.Completion | tl.Draft | tl.Notice | tl.SystemMessage
 _TEXT = tl.BodyUnion[TextBody](TextBody)
 
 
-class MessageSize(Struct, frozen=True):
-    """The full content of a message, its tokens including files, the tokens of its files, and the number of its parts."""
-
-    content: str
-    tokens: int
-    file_tokens: int
-    parts: int
-
-
-def measure(message: Message) -> MessageSize:
-    """Return the size of a message."""
+def measure(message: Message) -> tuple[str, int, int, int]:
+    """Return the full content of a message, its tokens including files, the tokens of its files, and its parts."""
     match message:
         # The first two cases are the messages of most rounds; they skip the estimates of files and echoes.
         case ToolMessage(attachments=()):
             content = repr(message)
-            return MessageSize(content, estimate(content), 0, 1)
+            return content, estimate(content), 0, 1
         case AssistantMessage(echo=None, text=text, calls=calls):
             content = repr(message)
-            return MessageSize(content, estimate(content), 0, bool(text) + len(calls))
+            return content, estimate(content), 0, bool(text) + len(calls)
         case _:
             content = digest_text(message)
             files = cost_of_files(message)
             tokens = cost_of_text(message, content) + files
-            return MessageSize(content, tokens, files, parts_of_message(message))
+            return content, tokens, files, parts_of_message(message)
 
 
 def digest_text(message: Message) -> str:
@@ -754,15 +745,15 @@ class Rendering:
         return truncation.truncate_text(text, window.result_limit, ref, spanned=text == result.text)
 
     def _add(self, message: Message, ref: str) -> None:
-        size = measure(message)
+        content, tokens, file_tokens, parts = measure(message)
         self._positions.setdefault(ref, len(self.messages))
         self.messages.append(message)
         self.refs.append(ref)
-        self.tokens += size.tokens
-        self.file_tokens += size.file_tokens
+        self.tokens += tokens
+        self.file_tokens += file_tokens
         self._costs.append(self.tokens)
-        self._parts.append(self._parts[-1] + size.parts)
-        self._digest.update(f"{size.content}\n".encode())
+        self._parts.append(self._parts[-1] + parts)
+        self._digest.update(f"{content}\n".encode())
 
 
 def _hidden_text(replacement: str, ref: str) -> str:
