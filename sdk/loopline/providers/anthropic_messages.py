@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
@@ -278,7 +279,7 @@ class AnthropicReplyParser(ReplyParser):
         self._stop_reason = ""
         # The latest counts; their input does not include cached tokens.
         self._fresh = models.Usage()
-        self._blocks: dict[int, PartialObject] = {}
+        self._blocks: defaultdict[int, PartialObject] = defaultdict(PartialObject)
 
     def feed(self, data: str) -> Sequence[models.TextDelta]:
         """Decode an event of the stream and return the text it adds; none for a ping and for unknown types."""
@@ -328,12 +329,6 @@ class AnthropicReplyParser(ReplyParser):
         thinks = any(models.text_in(block, "type") in _THINKING_TYPES for block in blocks)
         return models.ReasoningReplay(wire=FAMILY, parts=tuple(blocks)) if thinks else None
 
-    def _block(self, index: int) -> PartialObject:
-        block = self._blocks.get(index)
-        if block is None:
-            block = self._blocks[index] = PartialObject()
-        return block
-
     def _start(self, index: int, block: models.JsonObject) -> Sequence[models.TextDelta]:
         """Start a content block. It is replayed to the provider, a call without its name and input."""
         kind = models.text_in(block, "type")
@@ -372,11 +367,11 @@ class AnthropicReplyParser(ReplyParser):
 
     def _add_piece(self, index: int, delta: models.JsonObject, name: str) -> str:
         text = models.text_in(delta, name)
-        self._block(index).add(name, text)
+        self._blocks[index].add(name, text)
         return text
 
     def _extend_input(self, index: int, text: str) -> None:
-        block = self._block(index)
+        block = self._blocks[index]
         if models.text_in(block.fields, "type") in _SERVER_CALLS:
             block.add(_INPUT, text)
             self.size += len(text)

@@ -174,7 +174,11 @@ def read_skill(path: Path, namespace: str) -> Skill:
     front, body = _split(path, _decode(path, stored))
     fields = _Fields(path, front)
     fields.check_keys()
-    beside = _companions(path.parent)
+    beside = {
+        name: _bytes_of(path.parent / name, companions.COMPANION_BYTES)
+        for name in COMPANIONS
+        if (path.parent / name).is_file()
+    }
     files, left_out = companions.folder_files(path.parent, (SKILL_FILE, *COMPANIONS))
     sources, unused = companions.read_sources(
         path.parent / companions.SOURCES_FILE, beside.get(companions.SOURCES_FILE, b"sources: []")
@@ -246,12 +250,6 @@ def _bytes_of(path: Path, limit: int) -> bytes:
 
 def _decode(path: Path, stored: bytes) -> str:
     return companions.decode_text(path, stored).replace("\r\n", "\n")
-
-
-def _companions(folder: Path) -> dict[str, bytes]:
-    """Read the companion files in a folder, by name."""
-    paths = [folder / name for name in COMPANIONS if (folder / name).is_file()]
-    return {path.name: _bytes_of(path, companions.COMPANION_BYTES) for path in paths}
 
 
 def _digest(
