@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain
 
 from loopline.offline.prompt_turn import CitablePassage
 from loopline.offline.sentences import split_sentences
@@ -88,12 +89,12 @@ def parse_question(text: str, previous: Question | None) -> Question:
         for match in _WORD.finditer(text)
         if len(match[0]) > 1 or match[0].isdigit()
     }
-    telling = [word for word in weights if word.lower() not in _IGNORED]
+    telling = [term for term in weights if term.lower() not in _IGNORED]
     refers_back = not set(_REFERENCES.split()).isdisjoint(text.lower().split())
     borrowed: list[str] = []
     if previous and (len(telling) <= 1 or (refers_back and len(telling) <= FEW_WORDS)):
-        borrowed = [word for word in previous.weights if word not in weights][:WORD_LIMIT]
-    own = {word: weights[word] for word in (telling or [*weights])[:WORD_LIMIT]}
+        borrowed = [term for term in previous.weights if term not in weights][:WORD_LIMIT]
+    own = {term: weights[term] for term in (telling or [*weights])[:WORD_LIMIT]}
     query = " ".join([*text[:QUERY_CHARACTERS].split(), *borrowed])
     return Question(text, query, own | dict.fromkeys(borrowed, BORROWED_WEIGHT))
 
@@ -108,9 +109,9 @@ def is_about(question: Question, best: Candidate, passages: Sequence[CitablePass
     telling word, the best sentence or its title must have it outside of code, where it may name anything.
     """
     text = " ".join(f"{passage.title} {passage.path} {passage.text}" for passage in passages)
-    words = {word.lower() for word in (*_WORD.findall(text), *_PART.findall(text))}
-    names = [word for word, weight in question.weights.items() if weight == NAME_WEIGHT]
-    if not all(words.issuperset(_forms(name, words)) for name in names):
+    vocabulary = {term.lower() for term in (*_WORD.findall(text), *_PART.findall(text))}
+    names = [term for term, weight in question.weights.items() if weight == NAME_WEIGHT]
+    if not all(vocabulary.issuperset(_forms(name, vocabulary)) for name in names):
         return False
     if len(question.weights) > 1 or names:
         return True
@@ -118,10 +119,12 @@ def is_about(question: Question, best: Candidate, passages: Sequence[CitablePass
     return bool(_weigh(question, find_stems(prose)))
 
 
-def _forms(name: str, words: Collection[str]) -> Collection[str]:
+def _forms(name: str, vocabulary: Collection[str]) -> Collection[str]:
     """Return the words that a text with the name must have: the name, or its parts if the text does not have it whole."""
     return (
-        [name.lower()] if name.lower() in words else [part.lower() for part in _PART.findall(name)]
+        [name.lower()]
+        if name.lower() in vocabulary
+        else [part.lower() for part in _PART.findall(name)]
     )
 
 
@@ -146,7 +149,7 @@ class Candidate:
 
 def find_candidates(question: Question, passages: Sequence[CitablePassage]) -> list[Candidate]:
     """Return the sentences of the passages that have a word of the question, the best first."""
-    candidates = [each for passage in passages for each in _score_sentences(question, passage)]
+    candidates = chain.from_iterable(_score_sentences(question, passage) for passage in passages)
     return sorted(candidates, key=lambda candidate: candidate.score, reverse=True)
 
 
@@ -173,10 +176,10 @@ def _score_sentences(question: Question, passage: CitablePassage) -> Iterator[Ca
 def _weigh(question: Question, stems: frozenset[str]) -> float:
     """Return the weight of the question's words in a text with these stems, as a whole or in all their parts."""
     weight = 0.0
-    for word, word_weight in question.weights.items():
-        parts = [stem(part.lower()) for part in _PART.findall(word)]
-        if stem(word.lower()) in stems or (len(parts) > 1 and stems.issuperset(parts)):
-            weight += word_weight
+    for term, term_weight in question.weights.items():
+        parts = [stem(part.lower()) for part in _PART.findall(term)]
+        if stem(term.lower()) in stems or (len(parts) > 1 and stems.issuperset(parts)):
+            weight += term_weight
     return weight
 
 
@@ -221,6 +224,6 @@ def _near(best: Candidate) -> list[Candidate]:
 
 def _repeats(quote: str, sentence: str) -> bool:
     """Return whether the two sentences share 70 % of the words of the shorter one."""
-    stems = find_stems(quote)
-    others = find_stems(sentence)
-    return len(stems & others) >= OVERLAP * min(len(stems), len(others))
+    quoted = find_stems(quote)
+    offered = find_stems(sentence)
+    return len(quoted & offered) >= OVERLAP * min(len(quoted), len(offered))
