@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
-    asynccontextmanager,
     contextmanager,
     suppress,
 )
@@ -412,10 +411,13 @@ class McpConnection:
         self, client: Client, link: ServerProcess | HttpEndpoint, stop: asyncio.Event
     ) -> None:
         """Wait for `stop` or the end of the connection, and list changed tools again."""
-        async with _run_tasks(
-            stop.wait(), link.ended.wait(), self._relist(client), self._listen(client)
-        ) as (stopped, ended, *_):
+        works = (stop.wait(), link.ended.wait(), self._relist(client), self._listen(client))
+        tasks = [asyncio.create_task(work) for work in works]
+        stopped, ended, *_ = tasks
+        try:
             await asyncio.wait([stopped, ended], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await cancel_all(*tasks)
 
     async def _relist(self, client: Client) -> None:
         """List the tools when they have changed. A failed list is requested again after 2, 4, … and at most 60 seconds."""
@@ -511,18 +513,6 @@ class McpConnection:
         for secret in self._secrets:
             text = text.replace(secret, _HIDDEN)
         return text
-
-
-@asynccontextmanager
-async def _run_tasks(
-    *works: Coroutine[None, None, object],
-) -> AsyncGenerator[list[asyncio.Task[object]], None]:
-    """Run the coroutines as tasks, and cancel them at the end of the context."""
-    tasks = [asyncio.create_task(work) for work in works]
-    try:
-        yield tasks
-    finally:
-        await cancel_all(*tasks)
 
 
 def _is_closed(error: MCPError) -> bool:

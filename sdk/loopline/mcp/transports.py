@@ -57,14 +57,7 @@ class ServerProcess:
         return " | ".join(self._stderr)
 
     @asynccontextmanager
-    async def open(
-        self,
-    ) -> AsyncGenerator[
-        tuple[
-            MemoryObjectReceiveStream[SessionMessage | Exception],
-            MemoryObjectSendStream[SessionMessage],
-        ]
-    ]:
+    async def open(self) -> AsyncGenerator[TransportStreams]:
         """Start the process, and stop it and its children at the end of the context.
 
         Raises:
