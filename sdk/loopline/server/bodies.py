@@ -265,12 +265,17 @@ class ReadBody(RequestBody):
     ]
 
 
-class FetchBody(RequestBody):
-    """The turns to fetch: those of these ids, or all turns of the last days. With `materialize`, files have their bytes."""
+class RatedTurnsBody(RequestBody):
+    """The turns with feedback to fetch: those of these ids, or all turns of the last days."""
 
     turn_ids: Annotated[list[TurnId], Field(max_length=TURNS)] | None = None
-    materialize: bool = False
     days: Annotated[int, Field(ge=1, le=3_650)] = 365
+
+
+class FetchBody(RatedTurnsBody):
+    """The turns to fetch: those of these ids, or all turns of the last days. With `materialize`, files have their bytes."""
+
+    materialize: bool = False
 
 
 class NamedFetchBody(FetchBody):
@@ -285,13 +290,6 @@ class FeedbackBody(RequestBody):
     reaction: Reaction | None
     text: Annotated[str, Field(max_length=TEXT)] = ""
     ts: datetime | None = None
-
-
-class RatedTurnsBody(RequestBody):
-    """The turns with feedback to fetch: those of these ids, or all turns of the last days."""
-
-    turn_ids: Annotated[list[TurnId], Field(max_length=TURNS)] | None = None
-    days: Annotated[int, Field(ge=1, le=3_650)] = 365
 
 
 class PeriodBody(RequestBody):

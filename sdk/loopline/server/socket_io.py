@@ -146,13 +146,10 @@ _TOOLS = TypeAdapter[list[ClientToolBody]](
 
 
 def _client_tools(submission: JsonObject) -> list[ClientTool]:
-    match submission:
-        case {"tools": written}:
-            pass
-        case _:
-            return []
+    if "tools" not in submission:
+        return []
     try:
-        tools = _TOOLS.validate_python(written)
+        tools = _TOOLS.validate_python(submission["tools"])
     except ValidationError as error:
         detail = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, detail["loc"]))

@@ -4,34 +4,18 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any
 
 from loopline.clock import Clock
-from loopline.harness import Harness
+from loopline.harness import DocumentStore, Harness, ReadOnlyStore
 from loopline.reader import ConversationReader
 from loopline.server.bundle_host import BundleHost
 from loopline.server.problems import RequestProblem
 from loopline.server.settings import ServerSettings
 from loopline.timeline import ConversationKey, TimelineLog
 
-
-class ReadableStore(Protocol):
-    """A store without a bundle. It is open between `__aenter__` and `__aexit__`."""
-
-    async def __aenter__(self) -> object: ...
-
-    async def __aexit__(self, *error: object) -> None: ...
-
-    @property
-    def log(self) -> TimelineLog:
-        """The log of all conversations."""
-        ...
-
-    def conversation(
-        self, name: str, *, user: str, tenant: str, project: str
-    ) -> ConversationReader:
-        """Return the handle of a conversation."""
-        ...
+ReadableStore = ReadOnlyStore | DocumentStore
+"""A store without a bundle. It is open between `__aenter__` and `__aexit__`."""
 
 
 class StoreHost(BundleHost):
