@@ -18,6 +18,7 @@ from importlib import import_module
 from types import FrameType, FunctionType, ModuleType
 from typing import Any, Never, TypeVar
 
+from loopline import errors
 from loopline.errors import BundleError
 
 ALIKE = 0.6
@@ -26,35 +27,14 @@ ALIKE = 0.6
 _NOT_AUTHORS = {"loopline", *sys.stdlib_module_names}
 """The packages whose frames are between the code of an author and the code that it calls."""
 
+_ERRORS = tuple(
+    name
+    for name, value in vars(errors).items()
+    if isinstance(value, type) and name not in ("BundleError", "LooplineError", "ToolError")
+)
+"""The errors that are not at the top of the package."""
 MODULES: Mapping[str, Sequence[str]] = {
-    "errors": (
-        "AttachmentError",
-        "CassetteError",
-        "ConflictError",
-        "KnowledgeError",
-        "LeaseLost",
-        "ModelAccessError",
-        "ModelError",
-        "ModelOverflow",
-        "ModelOverloaded",
-        "ModelRateLimited",
-        "ModelReplyTooLarge",
-        "ModelRequestError",
-        "ModelStreamBroken",
-        "ModelTimedOut",
-        "ModelUnavailable",
-        "ModelUnreachable",
-        "PropertyError",
-        "RefError",
-        "StepFailed",
-        "StepInterrupted",
-        "StoreBusy",
-        "StoreError",
-        "StoreFailed",
-        "StoreFull",
-        "StoreVersion",
-        "WrongBundle",
-    ),
+    "errors": _ERRORS,
     "guards": (
         "Allow",
         "Ask",
@@ -70,14 +50,7 @@ MODULES: Mapping[str, Sequence[str]] = {
         "rate_limit",
         "read_only",
     ),
-    "hooks": (
-        "Hold",
-        "Middleware",
-        "ReactStateV2",
-        "Reminder",
-        "RoundHook",
-        "Stop",
-    ),
+    "hooks": ("Hold", "Middleware", "ReactStateV2", "Reminder", "RoundHook", "Stop"),
     "models": (
         "Model",
         "ModelRegistry",
@@ -86,12 +59,7 @@ MODULES: Mapping[str, Sequence[str]] = {
         "Usage",
         "structured_llm_call",
     ),
-    "events": (
-        "AgentEvent",
-        "Delta",
-        "Event",
-        "PartialOutput",
-    ),
+    "events": ("AgentEvent", "Delta", "Event", "PartialOutput"),
     "timeline": (
         "Block",
         "ConversationLimits",
@@ -99,11 +67,7 @@ MODULES: Mapping[str, Sequence[str]] = {
         "PendingCall",
         "PlanSnapshot",
     ),
-    "conversations": (
-        "Conversation",
-        "InterruptQueue",
-        "Receipt",
-    ),
+    "conversations": ("Conversation", "InterruptQueue", "Receipt"),
     "files": ("AttachmentCaps",),
     "reader": ("Reading",),
     "bundle": ("ChatCommunicator",),

@@ -10,6 +10,7 @@ import io
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, get_args
 from urllib.parse import unquote
 
@@ -289,15 +290,30 @@ SpannedRef = (
 Ref = SpannedRef | PlanRef | ConversationRef | HostedRef
 
 _SPAN = re.compile(r"#([LC])([1-9]\d{0,9})(?:-\1?([1-9]\d{0,9}))?\Z")
-_VERSION = re.compile(r"@([1-9]\d{0,9})\Z")
-_TURN = re.compile(r"([A-Za-z0-9_-]+)\.(.+)\Z", re.DOTALL)
-_TYPE = re.compile(r"([A-Za-z][A-Za-z_]*(?:\.[A-Za-z][A-Za-z_]*)*)(?:\.([1-9]\d{0,9}))?\Z")
-_CALL = re.compile(r"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.(call|result)\Z")
-_FILE = re.compile(r"([A-Za-z0-9_-]+)\.(files|outputs|user\.attachments)/(.+)\Z", re.DOTALL)
 _ITEM = re.compile(r"\s*([1-9]\d{0,9})\s*(?:[-–]\s*([1-9]\d{0,9})\s*)?\Z")
-_SKILL = re.compile(r"([\w-]+)\.([\w.-]+?)(?:/([^@]+))?(?:@([0-9a-f]{6,64}))?\Z")
-_COMMIT = re.compile(r"@([^@]+)\Z")
-_SUMMARY = re.compile(r"([A-Za-z0-9_-]+)\.conv\.range\.summary(?:\.([1-9]\d{0,9}))?\Z")
+_TURN = r"(?P<turn_id>[A-Za-z0-9_-]+)"
+_NUMBER = r"(?:\.(?P<n>[1-9]\d{0,9}))?"
+_VERSION = r"(?:@(?P<version>[1-9]\d{0,9}))?"
+_ARTIFACT = re.compile(rf"{_TURN}\.artifacts\.(?P<name>.*?){_VERSION}\Z", re.DOTALL)
+_BLOCK = re.compile(rf"{_TURN}\.(?P<type>[A-Za-z][A-Za-z_]*(?:\.[A-Za-z][A-Za-z_]*)*){_NUMBER}\Z")
+_CALL = re.compile(rf"{_TURN}\.(?P<call_id>[A-Za-z0-9_-]+)\.(?P<part>call|result)\Z")
+_FILE = re.compile(
+    rf"{_TURN}\.(?P<area>files|outputs|user\.attachments)/(?!@[1-9]\d{{0,9}}\Z)(?P<path>.+?){_VERSION}\Z",
+    re.DOTALL,
+)
+_SKILL = re.compile(
+    r"(?P<namespace>[\w-]+)\.(?P<skill>[\w.-]+?)(?:/(?P<path>[^@]+))?(?:@(?P<digest>[0-9a-f]{6,64}))?\Z"
+)
+_KNOWLEDGE = re.compile(
+    r"(?!@[^@#]+(?:#|\Z))(?P<path>[^#]+?)(?:@(?P<commit>[^@#]+))?(?:#(?P<heading>.*))?\Z", re.DOTALL
+)
+_SUMMARY = re.compile(rf"{_TURN}\.conv\.range\.summary{_NUMBER}\Z")
+_CONVERTED: dict[str, Callable[[str], object]] = {
+    "n": int,
+    "version": int,
+    **dict.fromkeys(("name", "path", "heading"), decode),
+}
+"""The conversion of the fields that are not the text itself."""
 
 
 def parse(text: str) -> Ref:
@@ -333,54 +349,27 @@ def _split_span(text: str) -> tuple[str, Span | None]:
     return text[: match.start()], kind(first, last)
 
 
-def _split_version(text: str) -> tuple[str, int | None]:
-    match = _VERSION.search(text)
-    return (text, None) if match is None else (text[: match.start()], int(match[1]))
+def _parse_form(
+    kind: Callable[..., Ref], match: Callable[[str], re.Match[str] | None], text: str
+) -> Ref | None:
+    """Make a ref from a text with a span at its end; the groups of the match are the fields of the ref."""
+    text, span = _split_span(text)
+    found = match(text)
+    if found is None:
+        return None
+    fields = {
+        name: _CONVERTED[name](value) if name in _CONVERTED else value
+        for name, value in found.groupdict().items()
+        if value is not None
+    }
+    return kind(**fields, span=span)
 
 
 def _parse_ar(text: str) -> Ref | None:
     if text.startswith("plan.latest:") and len(text) > len("plan.latest:"):
         return PlanRef(plan_id=text.removeprefix("plan.latest:"))
-    text, span = _split_span(text)
-    turn = _TURN.match(text)
-    if turn is None:
-        return None
-    turn_id = turn[1]
-    name = turn[2]
-    if name.startswith("artifacts."):
-        artifact, version = _split_version(name.removeprefix("artifacts."))
-        return ArtifactRef(turn_id=turn_id, name=decode(artifact), version=version, span=span)
-    typed = _TYPE.match(name)
-    if typed is None:
-        return None
-    return BlockRef(
-        turn_id=turn_id, type=typed[1], n=int(typed[2]) if typed[2] else None, span=span
-    )
-
-
-def _parse_tc(text: str) -> Ref | None:
-    text, span = _split_span(text)
-    call = _CALL.match(text)
-    if call is None:
-        return None
-    part: Literal["call", "result"] = "call" if call[3] == "call" else "result"
-    return CallRef(turn_id=call[1], call_id=call[2], part=part, span=span)
-
-
-def _parse_fi(text: str) -> Ref | None:
-    """Parse the text after `fi:`, such as `turn_2.files/a.md@3#L1-L5`; None if it does not have this form.
-
-    Raises:
-        RefError: the span ends before its start, or an escape is not valid UTF-8.
-    """
-    text, span = _split_span(text)
-    text, version = _split_version(text)
-    file = _FILE.match(text)
-    if file is None:
-        return None
-    areas: dict[str, Area] = {"files": "files", "outputs": "outputs"}
-    area = areas.get(file[2], "user.attachments")
-    return FileRef(turn_id=file[1], area=area, path=decode(file[3]), version=version, span=span)
+    artifact = _parse_form(ArtifactRef, _ARTIFACT.match, text)
+    return _parse_form(BlockRef, _BLOCK.match, text) if artifact is None else artifact
 
 
 def _parse_so(text: str) -> Ref | None:
@@ -392,38 +381,6 @@ def _parse_so(text: str) -> Ref | None:
     if len(ranges) != len(items) or any(last < first for first, last in ranges):
         return None
     return SourcesRef(ranges=tuple(ranges), span=span)
-
-
-def _parse_su(text: str) -> Ref | None:
-    text, span = _split_span(text)
-    summary = _SUMMARY.match(text)
-    if summary is None:
-        return None
-    return SummaryRef(turn_id=summary[1], n=int(summary[2]) if summary[2] else None, span=span)
-
-
-def _parse_sk(text: str) -> Ref | None:
-    text, span = _split_span(text)
-    match = _SKILL.match(text)
-    if match is None:
-        return None
-    path = decode(match[3] or "")
-    return SkillRef(namespace=match[1], skill=match[2], digest=match[4], span=span, path=path)
-
-
-def _parse_ks(text: str) -> Ref | None:
-    text, span = _split_span(text)
-    text, _, heading = text.partition("#")
-    commit = _COMMIT.search(text)
-    path = text[: commit.start()] if commit else text
-    if not path:
-        return None
-    return KnowledgeRef(
-        path=decode(path),
-        commit=commit[1] if commit else None,
-        span=span,
-        heading=decode(heading),
-    )
 
 
 def _parse_cv(text: str) -> Ref | None:
@@ -460,12 +417,12 @@ def _parse_artifact(text: str) -> Ref | None:
 
 _PARSERS: dict[str, Callable[[str], Ref | None]] = {
     "ar": _parse_ar,
-    "fi": _parse_fi,
-    "tc": _parse_tc,
+    "fi": partial(_parse_form, FileRef, _FILE.match),
+    "tc": partial(_parse_form, CallRef, _CALL.match),
     "so": _parse_so,
-    "su": _parse_su,
-    "sk": _parse_sk,
-    "ks": _parse_ks,
+    "su": partial(_parse_form, SummaryRef, _SUMMARY.match),
+    "sk": partial(_parse_form, SkillRef, _SKILL.match),
+    "ks": partial(_parse_form, KnowledgeRef, _KNOWLEDGE.match),
     "cv": _parse_cv,
     "ef": _parse_ef,
     "artifact": _parse_artifact,
