@@ -87,9 +87,7 @@ class Findings:
 
 @command
 @parameters.bundle_argument
-@parameters.store_option
-@parameters.model_option
-@parameters.prop_option
+@parameters.model_options
 @parameters.json_option
 async def check(choices: Choices, screen: Screen, bundle: str) -> int:
     """Show the parts of a bundle, its problems and its warnings."""
@@ -439,9 +437,7 @@ def _findings_document(findings: Findings) -> JsonObject:
     "arguments_json", default="{}", metavar="[JSON]", help="Its arguments, as a JSON object."
 )
 @parameters.user_option
-@parameters.store_option
-@parameters.prop_option
-@parameters.json_option
+@parameters.property_options
 async def call_tool(
     choices: Choices, screen: Screen, bundle: str, name: str, arguments_json: str
 ) -> int:

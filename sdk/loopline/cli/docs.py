@@ -13,9 +13,8 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 from zipfile import ZipFile
 
-import click
-
 from loopline.cli.options import ANSWERED, Choices, UsageError, command, stop_on_signal
+from loopline.cli.parameters import browser_options
 from loopline.cli.terminal import Screen
 
 HOST = "127.0.0.1"
@@ -38,13 +37,7 @@ POLICY = (
 
 
 @command
-@click.option(
-    "--port",
-    type=click.IntRange(min=0, max=65535),
-    default=0,
-    help="The port to listen on; a free one if omitted.",
-)
-@click.option("--no-browser", is_flag=True, help="Print the address, and open no browser.")
+@browser_options
 async def docs(_: Choices, screen: Screen, port: int, no_browser: bool) -> int:
     """Open the documentation, which is part of the package, in a browser.
 

@@ -102,17 +102,13 @@ def _patch_lines(patch: str) -> Iterator[Text]:
         yield Text(f"and {len(lines) - PATCH_LINES} more lines", QUIET)
 
 
-_turn_option = click.option(
-    "--turn", type=parameters.TURN, help="The turn, as turn_2 or 2; else the last."
-)
 _AREAS: tuple[tl.WorkspaceArea, ...] = ("files", "outputs")
 
 
 @command
-@_turn_option
+@parameters.turn_option
 @parameters.conversation_option
-@parameters.scope_options
-@parameters.json_option
+@parameters.report_options
 async def list_files(choices: Choices, screen: Screen, turn: int | None) -> int:
     """List the files of a turn."""
     tree = await _tree(choices, screen, turn)
@@ -127,10 +123,9 @@ async def list_files(choices: Choices, screen: Screen, turn: int | None) -> int:
 
 @command
 @click.argument("path", metavar="PATH", help="Such as files/a.py.")
-@_turn_option
+@parameters.turn_option
 @parameters.conversation_option
-@parameters.scope_options
-@parameters.json_option
+@parameters.report_options
 async def show(choices: Choices, screen: Screen, path: str, turn: int | None) -> int:
     """Print the text of a file of a turn."""
     tree = await _tree(choices, screen, turn)
@@ -177,7 +172,7 @@ async def diff(choices: Choices, screen: Screen, first: int, second: int) -> int
 
 @command
 @click.argument("folder", type=parameters.PATH, metavar="FOLDER", help="A new or an empty folder.")
-@_turn_option
+@parameters.turn_option
 @click.option("--force/--no-force", help="Write into a folder that has files.")
 @parameters.conversation_option
 @parameters.scope_options

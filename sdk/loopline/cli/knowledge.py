@@ -11,7 +11,7 @@ from rich.text import Text
 
 from loopline.cli.bundle_access import open_bundle, progress_bar
 from loopline.cli.options import ANSWERED, FAILED, Choices, UsageError, command
-from loopline.cli.parameters import bundle_argument, json_option, prop_option, store_option
+from loopline.cli.parameters import bundle_argument, property_options
 from loopline.cli.terminal import QUIET, REF, WARNING, Screen, escape, quantity
 from loopline.errors import LooplineError
 from loopline.harness import Harness
@@ -38,9 +38,7 @@ DIGITS = 3
     "--path", default="", metavar="PATTERN", help="Look only in such paths, as docs/*.md."
 )
 @click.option("--explain/--no-explain", help="Print the scores that rank each passage.")
-@store_option
-@prop_option
-@json_option
+@property_options
 async def search(
     choices: Choices,
     screen: Screen,
@@ -76,9 +74,7 @@ async def search(
 
 @command
 @bundle_argument
-@store_option
-@prop_option
-@json_option
+@property_options
 async def build(choices: Choices, screen: Screen, bundle: str) -> int:
     """Build a knowledge space, and show what is in it."""
     async with open_bundle(bundle, choices, screen) as harness:
@@ -101,9 +97,7 @@ async def build(choices: Choices, screen: Screen, bundle: str) -> int:
 
 @command
 @bundle_argument
-@store_option
-@prop_option
-@json_option
+@property_options
 async def check_links(choices: Choices, screen: Screen, bundle: str) -> int:
     """List the links, refs and paths in documents that do not exist."""
     async with open_bundle(bundle, choices, screen) as harness:

@@ -45,17 +45,25 @@ class _TurnNumber(click.ParamType[int]):
 
 
 TURN = _TurnNumber()
-conversation_argument: Decorator = click.argument(
-    "conversation_argument",
-    required=False,
-    metavar="[CONVERSATION]",
-    help="Its name; the latest if omitted.",
+PORT = click.IntRange(min=0, max=65535)
+turn_option: Decorator = click.option(
+    "--turn", type=TURN, help="The turn, as turn_2 or 2; else the last."
 )
 conversation_option: Decorator = click.option(
     "-c",
     "--conversation",
     help="The conversation; if omitted, run and chat begin one, others take the latest.",
 )
+conversation_argument: Decorator = _combine(
+    click.argument(
+        "conversation_argument",
+        required=False,
+        metavar="[CONVERSATION]",
+        help="Its name; the latest if omitted.",
+    ),
+    conversation_option,
+)
+"""The conversation, as an argument or as an option."""
 store_option: Decorator = click.option(
     "--store", help="The store's URL, such as sqlite:///talk.db; else LOOPLINE_STORE."
 )
@@ -79,10 +87,24 @@ verbose_option: Decorator = _flag(
     "-v", "--verbose", help="Log to stderr; with --json in lines of JSON."
 )
 
+user_options: Decorator = _combine(store_option, user_option)
+owner_options: Decorator = _combine(store_option, project_option, tenant_option)
 scope_options: Decorator = _combine(store_option, user_option, project_option, tenant_option)
+report_options: Decorator = _combine(scope_options, json_option)
+model_options: Decorator = _combine(store_option, model_option, prop_option)
+property_options: Decorator = _combine(store_option, prop_option, json_option)
 answer_options: Decorator = _combine(store_option, model_option, user_option, prop_option)
 by_option: Decorator = click.option(
     "--by", default="", metavar="NAME", help="Who answers, if not the user of the conversation."
+)
+bundles_argument: Decorator = click.argument(
+    "bundles", nargs=-1, required=True, metavar="BUNDLE…", help="Folders or names of bundles."
+)
+browser_options: Decorator = _combine(
+    click.option(
+        "--port", type=PORT, default=0, help="The port to listen on; a free one if omitted."
+    ),
+    _flag("--no-browser", help="Print the address, and open no browser."),
 )
 cassette_options: Decorator = _combine(
     click.option(

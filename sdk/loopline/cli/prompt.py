@@ -29,7 +29,7 @@ DIGITS = 12
 
 @command
 @parameters.conversation_option
-@click.option("--turn", type=parameters.TURN, help="The turn, as turn_2 or 2; else the last.")
+@parameters.turn_option
 @click.option(
     "number",
     "--round",
@@ -42,8 +42,7 @@ DIGITS = 12
     help="Simulate the prompt cache of this provider for every round.",
 )
 @click.option("priced_as", "--model", help="With --cache: use the prices of this model.")
-@parameters.store_option
-@parameters.user_option
+@parameters.user_options
 @parameters.pager_option
 @parameters.json_option
 async def prompt(
@@ -228,9 +227,7 @@ def _cache_document(
 
 @command
 @parameters.conversation_argument
-@parameters.conversation_option
-@parameters.store_option
-@parameters.user_option
+@parameters.user_options
 @parameters.pager_option
 @parameters.json_option
 async def replay(choices: Choices, screen: Screen) -> int:

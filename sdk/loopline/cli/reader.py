@@ -177,8 +177,7 @@ async def read_object(file: Path) -> JsonObject:
     "refs", nargs=-1, required=True, metavar="REF…", help="Refs, as other commands print them."
 )
 @parameters.conversation_option
-@parameters.scope_options
-@parameters.json_option
+@parameters.report_options
 async def read(choices: Choices, screen: Screen, refs: tuple[str, ...]) -> int:
     """Read anything that has a ref."""
     async with open_store(choices) as store:
@@ -230,7 +229,6 @@ def _item_document(item: Item) -> Json:
 
 @command
 @parameters.conversation_argument
-@parameters.conversation_option
 @click.option("--html", is_flag=True, help="Print it as one HTML page that needs nothing else.")
 @click.option(
     "--redact",

@@ -86,13 +86,11 @@ NEEDED = ("ag_ui", "fastapi", "jwt", "PIL", "python_multipart", "socketio", "uvi
 
 
 @command
-@click.argument(
-    "bundles", nargs=-1, required=True, metavar="BUNDLE…", help="Folders or names of bundles."
-)
+@parameters.bundles_argument
 @click.option("--host", default=HOST, show_default=True, help="The address to listen on.")
 @click.option(
     "--port",
-    type=click.IntRange(min=0, max=65535),
+    type=parameters.PORT,
     default=PORT,
     show_default=True,
     help="The port to listen on.",
@@ -144,9 +142,7 @@ NEEDED = ("ag_ui", "fastapi", "jwt", "PIL", "python_multipart", "socketio", "uvi
     metavar="NAME=AMOUNT",
     help="A limit per day, such as user_tokens=200000.",
 )
-@parameters.store_option
-@parameters.model_option
-@parameters.prop_option
+@parameters.model_options
 async def serve(
     choices: Choices,
     screen: Screen,

@@ -73,8 +73,7 @@ _fact_argument = click.argument("fact_id", metavar="ID", help="The fact, as memo
     metavar="ACTION",
     help="Allow an action that the import lists as inert; may be repeated.",
 )
-@parameters.store_option
-@parameters.user_option
+@parameters.user_options
 async def import_document(
     choices: Choices, screen: Screen, file: Path, name: str, confirm: tuple[str, ...]
 ) -> int:
@@ -105,8 +104,7 @@ async def import_document(
 )
 @click.option("--save", type=parameters.PATH, metavar="FILE", help="Save the current heads.")
 @click.option("--key", type=parameters.PATH, metavar="FILE", help="The key that signs the heads.")
-@parameters.scope_options
-@parameters.json_option
+@parameters.report_options
 async def audit(
     choices: Choices,
     screen: Screen,
@@ -223,8 +221,7 @@ async def move(_: Choices, screen: Screen, source: str, target: str) -> int:
 @click.argument("name", metavar="CONVERSATION", help="Its name.")
 @click.option("--cascade", is_flag=True, help="Forget the forks that show parts of it too.")
 @parameters.yes_option
-@parameters.store_option
-@parameters.user_option
+@parameters.user_options
 async def forget(choices: Choices, screen: Screen, name: str, cascade: bool, yes: bool) -> int:
     """Remove a conversation for good, after asking.
 
@@ -255,9 +252,7 @@ async def forget(choices: Choices, screen: Screen, name: str, cascade: bool, yes
 @command
 @_user_argument
 @parameters.yes_option
-@parameters.store_option
-@parameters.project_option
-@parameters.tenant_option
+@parameters.owner_options
 async def forget_user(choices: Choices, screen: Screen, name: str, yes: bool) -> int:
     """Remove all conversations of a user for good, after asking.
 
@@ -309,9 +304,7 @@ async def forget_inactive(choices: Choices, screen: Screen, days: int, yes: bool
 @command
 @_user_argument
 @click.argument("folder", type=parameters.PATH, metavar="FOLDER", help="A new folder.")
-@parameters.store_option
-@parameters.project_option
-@parameters.tenant_option
+@parameters.owner_options
 async def export_user(choices: Choices, screen: Screen, name: str, folder: Path) -> int:
     """Write all conversations of a user to a new folder."""
     tenant = choices.tenant or tl.DEFAULT_TENANT
@@ -344,9 +337,7 @@ async def _confirm(subject: str) -> bool:
 )
 @click.option("--name", default="", metavar="NAME", help="The name of the new conversation.")
 @parameters.conversation_argument
-@parameters.conversation_option
-@parameters.store_option
-@parameters.user_option
+@parameters.user_options
 async def fork(choices: Choices, screen: Screen, seq: int, name: str) -> int:
     """Begin another conversation from a block of this one."""
     async with open_existing_store(choices) as store:
@@ -366,8 +357,7 @@ async def fork(choices: Choices, screen: Screen, seq: int, name: str) -> int:
 )
 @click.option("--text", default="", help="Your reason.")
 @parameters.conversation_option
-@parameters.store_option
-@parameters.user_option
+@parameters.user_options
 async def feedback(
     choices: Choices, screen: Screen, turn: str, reaction: ReactionName, text: str
 ) -> int:
@@ -389,8 +379,7 @@ async def feedback(
     metavar="SECONDS",
     help="How long to wait until it has ended.",
 )
-@parameters.scope_options
-@parameters.json_option
+@parameters.report_options
 async def stop(choices: Choices, screen: Screen, wait: float) -> int:
     """Stop the running turn, in any process, and queued turns.
 
@@ -453,8 +442,7 @@ def _exit_reason(turn: tl.Turn) -> str | None:
 )
 @click.option("--decline", is_flag=True, help="Give no answer.")
 @parameters.by_option
-@parameters.scope_options
-@parameters.json_option
+@parameters.report_options
 async def answer(
     choices: Choices,
     screen: Screen,
@@ -493,8 +481,7 @@ async def answer(
 @click.option(
     "--wait", type=click.FloatRange(min=0), default=0.0, help="Seconds to wait until none runs."
 )
-@parameters.scope_options
-@parameters.json_option
+@parameters.report_options
 async def background(
     choices: Choices, screen: Screen, call: str | None, stop: bool, wait: float
 ) -> int:
@@ -568,8 +555,7 @@ def _parse_answer(question: tl.ToolQuestion, values: Sequence[str]) -> Json:
 @click.option(
     "--since", default="", metavar="COMMIT", help="Only lines that were unchanged at this commit."
 )
-@parameters.scope_options
-@parameters.json_option
+@parameters.report_options
 async def stale(choices: Choices, screen: Screen, since: str) -> int:
     """List answers whose cited lines have changed, with the difference."""
     stale_answers: list[StaleAnswer] = []
@@ -609,8 +595,7 @@ def _stale_document(answer: StaleAnswer) -> Json:
 
 
 @command
-@parameters.scope_options
-@parameters.json_option
+@parameters.report_options
 async def list_facts(choices: Choices, screen: Screen) -> int:
     """List what is remembered about a user."""
     async with reader.open_store(choices) as store:

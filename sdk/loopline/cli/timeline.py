@@ -111,7 +111,6 @@ class BlockSelection:
 
 @command
 @parameters.conversation_argument
-@parameters.conversation_option
 @click.option("--turn", type=parameters.TURN, help="Only this turn, as turn_2 or 2.")
 @click.option(
     "--types",

@@ -11,7 +11,7 @@ import click
 
 from loopline.cli.bundle_access import parse_properties
 from loopline.cli.options import ANSWERED, Choices, command, misuse
-from loopline.cli.parameters import model_option, prop_option, store_option
+from loopline.cli.parameters import browser_options, model_options
 from loopline.cli.server import check_extra
 from loopline.cli.terminal import Screen, escape
 from loopline.errors import LooplineError, StoreError
@@ -32,16 +32,8 @@ DATABASES = frozenset({".db", ".sqlite", ".sqlite3"})
     help="A bundle; or a store, an exported conversation, or a session of Claude Code or Codex (.jsonl). "
     "Without it: the store of --store.",
 )
-@click.option(
-    "--port",
-    type=click.IntRange(min=0, max=65535),
-    default=0,
-    help="The port to listen on; a free one if omitted.",
-)
-@click.option("--no-browser", is_flag=True, help="Print the address, and open no browser.")
-@store_option
-@model_option
-@prop_option
+@browser_options
+@model_options
 async def web(choices: Choices, screen: Screen, source: str, port: int, no_browser: bool) -> int:
     """Open the web page: chat with a bundle, and look into every conversation."""
     check_extra()

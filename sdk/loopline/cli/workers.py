@@ -44,9 +44,7 @@ _LIMIT = click.IntRange(min=0)
 
 
 @command
-@click.argument(
-    "bundles", nargs=-1, required=True, metavar="BUNDLE…", help="Folders or names of bundles."
-)
+@parameters.bundles_argument
 @click.option(
     "--turns",
     type=click.IntRange(min=1),
@@ -87,9 +85,7 @@ _LIMIT = click.IntRange(min=0)
     "--public-url", default="", metavar="URL", help="The address of the server, for URLs of files."
 )
 @click.option("--of-server", is_flag=True, hidden=True)
-@parameters.store_option
-@parameters.model_option
-@parameters.prop_option
+@parameters.model_options
 async def worker(
     choices: Choices,
     screen: Screen,
@@ -281,8 +277,7 @@ async def _keep_running(
     metavar="NAME",
     help="Remove the scheduled messages of this one; NAME:ID removes one.",
 )
-@parameters.scope_options
-@parameters.json_option
+@parameters.report_options
 async def turns(
     choices: Choices,
     screen: Screen,
@@ -376,8 +371,7 @@ def _show_turns(listed: Sequence[harness.OpenTurn], choices: Choices, screen: Sc
 
 
 @command
-@parameters.scope_options
-@parameters.json_option
+@parameters.report_options
 async def approvals(choices: Choices, screen: Screen) -> int:
     """List the calls that wait for approval, anywhere."""
     async with _open_store(choices) as store:
