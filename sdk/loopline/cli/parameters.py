@@ -46,6 +46,7 @@ class _TurnNumber(click.ParamType[int]):
 
 TURN = _TurnNumber()
 PORT = click.IntRange(min=0, max=65535)
+COUNT = click.IntRange(min=1)
 turn_option: Decorator = click.option(
     "--turn", type=TURN, help="The turn, as turn_2 or 2; else the last."
 )

@@ -33,7 +33,7 @@ DIGITS = 12
 @click.option(
     "number",
     "--round",
-    type=click.IntRange(min=1),
+    type=parameters.COUNT,
     help="The round of the turn; its last one if omitted.",
 )
 @click.option(

@@ -135,7 +135,7 @@ _any_bundle_option = click.option(
     metavar="[TEXT]",
     help="Your message; - reads it from stdin. Without it the turn that was cut off is continued.",
 )
-@click.option("--max-iterations", type=click.IntRange(min=1), help="Run at most this many rounds.")
+@click.option("--max-iterations", type=parameters.COUNT, help="Run at most this many rounds.")
 @click.option(
     "--protocol", type=click.Choice(get_args(Protocol)), help="How the model states its decisions."
 )
@@ -683,7 +683,7 @@ def _source_document(n: int, source: tl.Source) -> Json:
 )
 @click.option(
     "--at-once",
-    type=click.IntRange(min=1),
+    type=parameters.COUNT,
     default=4,
     show_default=True,
     metavar="N",

@@ -89,11 +89,7 @@ NEEDED = ("ag_ui", "fastapi", "jwt", "PIL", "python_multipart", "socketio", "uvi
 @parameters.bundles_argument
 @click.option("--host", default=HOST, show_default=True, help="The address to listen on.")
 @click.option(
-    "--port",
-    type=parameters.PORT,
-    default=PORT,
-    show_default=True,
-    help="The port to listen on.",
+    "--port", type=parameters.PORT, default=PORT, show_default=True, help="The port to listen on."
 )
 @click.option(
     "--keys", type=parameters.PATH, metavar="FILE", help="API keys, as loopline key writes them."

@@ -330,7 +330,7 @@ async def _confirm(subject: str) -> bool:
 @command
 @click.option(
     "--seq",
-    type=click.IntRange(min=1),
+    type=parameters.COUNT,
     required=True,
     metavar="SEQ",
     help="The last block that both share.",

@@ -126,7 +126,7 @@ class BlockSelection:
     show_default=True,
     help="Only blocks after this seq.",
 )
-@click.option("--limit", type=click.IntRange(min=1), help="At most this many lines.")
+@click.option("--limit", type=parameters.COUNT, help="At most this many lines.")
 @click.option("--verify", is_flag=True, help="Compare the answers with the sources they cite.")
 @click.option("--cost", is_flag=True, help="Show what each request cost.")
 @click.option(

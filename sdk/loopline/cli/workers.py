@@ -47,7 +47,7 @@ _LIMIT = click.IntRange(min=0)
 @parameters.bundles_argument
 @click.option(
     "--turns",
-    type=click.IntRange(min=1),
+    type=parameters.COUNT,
     default=harness.WorkerLimits().turns,
     show_default=True,
     help="The most turns that this worker runs at once.",
