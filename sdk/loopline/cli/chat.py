@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from loopline.cli.options import Choices, UsageError, command, exit_now, stop_on
 from loopline.cli.reader import new_name
 from loopline.cli.terminal import Screen, escape, read_line
 from loopline.errors import LooplineError
-from loopline.models import Json
 
 _logger = logging.getLogger("loopline")
 
@@ -102,26 +100,19 @@ class _PipeChat(Chat):
         if not text.strip():
             return
         if self._pending:
-            await self._run_turn(None, self._answers(text))
+            await self._run_turn(run.TurnInput(text=None, answers=self._answers(text)))
         else:
-            await self._run_turn(text, {})
+            await self._run_turn(run.TurnInput(text=text, files=self._take_attached()))
 
     async def _resume(self, number: int) -> None:
         del number  # the conversation continues its last turn
-        await self._run_turn(None, {})
+        await self._run_turn(run.TurnInput(text=None))
 
-    async def _run_turn(self, message: str | None, answers: Mapping[str, Json]) -> None:
+    async def _run_turn(self, begin: run.TurnInput) -> None:
         with stop_on_signal(self._screen, partial(run.stop, self._conversation, self._screen)):
             try:
                 finished = await run.watch(
-                    self._conversation,
-                    message,
-                    self._choices,
-                    self._screen,
-                    limits={},
-                    answers=answers,
-                    files=self._take_attached() if message else (),
-                    animated=False,
+                    self._conversation, begin, self._choices, self._screen, animated=False
                 )
             except LooplineError as error:
                 self._screen.error(str(error))

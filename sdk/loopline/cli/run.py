@@ -11,7 +11,7 @@ import shlex
 import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -190,18 +190,30 @@ async def run(
         when = ScheduledTimes(at=time, delay=delay, every=every, zone=zone)
         limits = _limits(max_iterations, protocol)
         return await _schedule(choices, screen, bundle, text, when, limits)
-    return await _run_turn(
-        choices,
-        screen,
-        bundle,
-        text,
-        limits=_limits(max_iterations, protocol),
+    begin = TurnInput(
+        text=text,
         answers=dict(map(_parse_answer, answer)),
         by=by,
         files=attach,
-        svg=svg,
+        limits=_limits(max_iterations, protocol),
         any_bundle=any_bundle,
     )
+    return await _run_turn(choices, screen, bundle, begin, svg)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnInput:
+    """What begins a turn: the text of a message with its files, or None with `answers` to the pending calls of the last turn.
+
+    `by` is the person who answers. With `any_bundle` a turn of another bundle or version is continued.
+    """
+
+    text: str | None
+    answers: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    by: str = ""
+    files: Sequence[Path] = ()
+    limits: Limits = field(default_factory=Limits)
+    any_bundle: bool = False
 
 
 class ScheduledTimes(TypedDict):
@@ -241,41 +253,23 @@ async def _schedule(
 
 
 async def _run_turn(
-    choices: Choices,
-    screen: Screen,
-    bundle: str,
-    text: str | None = None,
-    *,
-    limits: Limits | None = None,
-    answers: Mapping[str, str] | None = None,
-    by: str = "",
-    files: Sequence[Path] = (),
-    svg: Path | None = None,
-    any_bundle: bool = False,
+    choices: Choices, screen: Screen, bundle: str, begin: TurnInput, svg: Path | None = None
 ) -> int:
-    """Run one turn, or continue the turn that was cut off if `text` is None; print it, and return the exit code."""
-    _check_message(text, answers or {}, files)
+    """Run one turn, or continue the turn that was cut off; print it, and return the exit code."""
+    _check_message(begin)
     async with bundle_access.open_bundle(bundle, choices, screen) as harness:
-        name = await _conversation_name(harness, choices, screen, is_new=text is not None)
+        name = await _conversation_name(harness, choices, screen, is_new=begin.text is not None)
         conversation = harness.conversation(name, user=choices.user_name)
         introduce(harness, screen)
         with stop_on_signal(screen, partial(stop, conversation, screen)) as request:
-            finished = await watch(
-                conversation,
-                text,
-                choices,
-                screen,
-                limits=limits or {},
-                answers=await _read_answers(conversation, answers or {}),
-                by=by,
-                files=files,
-                any_bundle=any_bundle,
-            )
+            answers = await _read_answers(conversation, begin.answers)
+            begin = replace(begin, answers=answers)
+            finished = await watch(conversation, begin, choices, screen)
         show_result(finished, name, screen, as_json=choices.as_json)
         left = request.stop is None and await _await_background(conversation, screen)
         summary = bundle_access.FinishedRun(
             bundle=bundle,
-            text=(text or "").strip(),
+            text=(begin.text or "").strip(),
             conversation=name,
             choices=choices,
             knowledge=harness.knowledge_state,
@@ -299,7 +293,7 @@ async def _run_turn(
 
 
 async def _read_answers(
-    conversation: Conversation[Any], answers: Mapping[str, str]
+    conversation: Conversation[Any], answers: Mapping[str, Json]
 ) -> Mapping[str, Json]:
     """Return the values of answers: those to approvals may have JSON, such as `yes {"cups": 2}`, a reason, or `always`."""
     if not answers:
@@ -312,7 +306,7 @@ async def _read_answers(
         if pending.kind == "approval"
     }
     return {
-        call_id: _parse_approval(value) if call_id in approvals else value
+        call_id: _parse_approval(f"{value}") if call_id in approvals else value
         for call_id, value in answers.items()
     }
 
@@ -391,14 +385,12 @@ async def _conversation_name(
     return await choose_name(harness.log, choices, screen)
 
 
-def _check_message(
-    text: str | None, answers: Mapping[str, str], attachments: Sequence[Path]
-) -> None:
-    if text is not None and not text.strip():
+def _check_message(begin: TurnInput) -> None:
+    if begin.text is not None and not begin.text.strip():
         raise UsageError("the text is empty: ask something, or omit it to continue a cut turn")
-    if answers and text is not None:
+    if begin.answers and begin.text is not None:
         raise UsageError("--answer continues a paused turn: omit the text")
-    if attachments and text is None:
+    if begin.files and begin.text is None:
         raise UsageError("--attach adds a file to a message: give a text with it")
 
 
@@ -467,21 +459,15 @@ def introduce(harness: Harness, screen: Screen) -> None:
 
 async def watch(
     conversation: ChatConversation,
-    text: str | None,
+    begin: TurnInput,
     choices: Choices,
     screen: Screen,
     *,
-    limits: Limits,
-    answers: Mapping[str, Json],
-    by: str = "",
-    files: Sequence[Path],
     animated: bool = True,
-    any_bundle: bool = False,
 ) -> FinishedTurn:
-    """Run a turn and show its steps until it ends or is paused.
+    """Run or continue a turn, and show its steps until it ends or is paused.
 
-    `text` None resumes the last turn, with `answers` to its pending calls, of the person `by`. On an animated terminal a question of a running call waits for
-    `loopline answer`; elsewhere it is declined.
+    On an animated terminal a question of a running call waits for `loopline answer`; elsewhere it is declined.
 
     Raises:
         LooplineError: the turn could not begin, or the message was withdrawn.
@@ -490,12 +476,15 @@ async def watch(
     location = escape(shlex.join(options))
     hint = f"Ctrl-C withdraws your message · loopline stop {location} ends both"
     display = TurnDisplay(screen, animated=animated, busy_hint=hint)
-    if text is None and isinstance(conversation, Conversation):
-        events = conversation.stream_resume(answers or None, any_bundle=any_bundle, by=by, **limits)
-    elif text is None:
-        events = conversation.stream_resume(answers or None, **limits)
+    answers = begin.answers or None
+    if begin.text is not None:
+        events = conversation.stream(begin.text, attachments=begin.files, **begin.limits)
+    elif isinstance(conversation, Conversation):
+        events = conversation.stream_resume(
+            answers, any_bundle=begin.any_bundle, by=begin.by, **begin.limits
+        )
     else:
-        events = conversation.stream(text, attachments=files, **limits)
+        events = conversation.stream_resume(answers, **begin.limits)
     try:
         async for event in events:
             display.take(event)
@@ -697,7 +686,7 @@ async def resume(
 ) -> int:
     """Continue the turn that was cut off, or all of the store."""
     if not all_turns:
-        return await _run_turn(choices, screen, bundle, any_bundle=any_bundle)
+        return await _run_turn(choices, screen, bundle, TurnInput(text=None, any_bundle=any_bundle))
     if any_bundle:
         raise UsageError("--any-bundle continues one turn: name its conversation, without --all")
     async with bundle_access.open_bundle(bundle, choices, screen) as harness:
