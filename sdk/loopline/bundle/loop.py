@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import partial, wraps
+from functools import wraps
 from typing import Any, TypeVar, cast
 
 from msgspec import Struct, structs
@@ -16,7 +16,7 @@ from loopline import tools as toolbox
 from loopline.bundle.prepared_run import PreparedRun, Services
 from loopline.crew import CHATCLI, Agent, Agents, Crew, CrewOptions, ExpandedSearch
 from loopline.errors import BundleError, LooplineError, ToolError
-from loopline.knowledge import Passage, SearchFilter
+from loopline.knowledge import Passage
 from loopline.models import UNSET, Chain, ModelRegistry, ModelSettings, OutputType
 from loopline.names import nearest_hint
 from loopline.prompt import escape_frame
@@ -307,29 +307,16 @@ def guard_search(
     search: toolbox.KnowledgeSearch | toolbox.FilteredSearch,
 ) -> toolbox.KnowledgeSearch | toolbox.FilteredSearch:
     """Wrap a search: failures and passages that are not valid become ToolErrors, which the model reads."""
-    if toolbox.takes_filters(search):
-        filtered = search
 
-        async def search_filtered(
-            query: str, *, limit: int = 5, within: SearchFilter | None = None
-        ) -> Sequence[Passage]:
-            return await _search_checked(partial(filtered, query, limit=limit, within=within))
+    @wraps(search)  # so that it can be seen whether the search has filters
+    async def search_checked(query: str, **options: Any) -> Sequence[Passage]:
+        with toolbox.tool_failures("the search"):
+            passages = await search(query, **options)
+            for passage in passages:
+                _check_passage(passage)
+        return passages
 
-        return search_filtered
-    plain = search
-
-    async def search_plain(query: str, *, limit: int = 5) -> Sequence[Passage]:
-        return await _search_checked(partial(plain, query, limit=limit))
-
-    return search_plain
-
-
-async def _search_checked(search: Callable[[], Awaitable[Sequence[Passage]]]) -> Sequence[Passage]:
-    with toolbox.tool_failures("the search"):
-        passages = await search()
-        for passage in passages:
-            _check_passage(passage)
-    return passages
+    return search_checked
 
 
 def guard_read(read: Callable[[str], Awaitable[Passage]]) -> KnowledgeRead:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -19,7 +20,6 @@ from loopline.errors import LooplineError
 from loopline.harness import execution_features, features_for
 from loopline.models import Json, JsonObject
 from loopline.react import GROUPS, PRESETS, Preset, named_preset, presets_diff
-from loopline.sandbox import Feature
 from loopline.skills import check_skill, skill_folders
 
 
@@ -31,21 +31,17 @@ from loopline.skills import check_skill, skill_folders
 @json_option
 async def doctor(choices: Choices, screen: Screen, bundle: str | None) -> int:
     """Show what isolating programs needs, and whether this machine has it."""
-    backends = await _features_of_bundle(bundle, choices) if bundle else await execution_features()
+    if bundle:
+        properties = bundles.load(bundle).properties(parse_properties(choices))
+        backends = await features_for(properties)
+    else:
+        backends = await execution_features()
     if bundle and not backends:
         screen.note(f"{escape(bundle)} runs no programs on this machine")
         return ANSWERED
     if choices.as_json:
         document: JsonObject = {
-            name: [
-                dict[str, Json](
-                    name=feature.name,
-                    ok=feature.ok,
-                    detail=feature.detail,
-                    required=feature.required,
-                )
-                for feature in features
-            ]
+            name: [{**asdict(feature)} for feature in features]
             for name, features in backends.items()
         }
         screen.write_json(document)
@@ -60,10 +56,6 @@ async def doctor(choices: Choices, screen: Screen, bundle: str | None) -> int:
         for features in backends.values()
     )
     return ANSWERED if runs else FAILED
-
-
-async def _features_of_bundle(bundle: str, choices: Choices) -> Mapping[str, Sequence[Feature]]:
-    return await features_for(bundles.load(bundle).properties(parse_properties(choices)))
 
 
 TABLE_WIDTH = 108

@@ -9,11 +9,10 @@ from typing import Self
 
 from loopline.clock import SystemClock
 from loopline.errors import LooplineError
-from loopline.harness.read_only_store import MEMORY, conversation_key
+from loopline.harness.read_only_store import MEMORY
 from loopline.harness.store import Store
 from loopline.models import Json
 from loopline.reader.session_files import read_session
-from loopline.timeline import DEFAULT_PROJECT, DEFAULT_TENANT, DEFAULT_USER
 from loopline.timeline.log import DEFAULT_LIMITS
 
 SESSION = ".jsonl"
@@ -39,19 +38,9 @@ class DocumentStore(Store):
         except (OSError, UnicodeError) as error:
             raise LooplineError(f"{self._file} cannot be read: {error}") from error
         if self._file.suffix == SESSION:
-            await self._load_session(text)
-        else:
-            await self._load_document(text)
-        return self
-
-    async def _load_session(self, text: str) -> None:
-        blocks = await asyncio.to_thread(read_session, text)
-        key = conversation_key(
-            self._file.stem, user=DEFAULT_USER, tenant=DEFAULT_TENANT, project=DEFAULT_PROJECT
-        )
-        await self.log.restore(key, blocks)
-
-    async def _load_document(self, text: str) -> None:
+            blocks = await asyncio.to_thread(read_session, text)
+            await self.log.restore(self.conversation(self._file.stem).conversation, blocks)
+            return self
         try:
             document: Json = await asyncio.to_thread(json.loads, text)
         except (ValueError, RecursionError) as error:
@@ -59,3 +48,4 @@ class DocumentStore(Store):
         if not isinstance(document, dict):
             raise LooplineError(f"{self._file} is not a JSON object")
         await self.load(document)
+        return self

@@ -174,17 +174,12 @@ def choose_telemetry(choice: Telemetry) -> Telemetry:
             return choice
 
 
-async def open_observer(telemetry: Telemetry) -> Observer | None:
-    """Return the observer of every turn: for `otlp` an exporter, otherwise `telemetry` itself.
+def _open_otlp() -> Otlp:
+    """Import and open the exporter of telemetry; this blocks, so it runs in a thread.
 
     Raises:
         LooplineError: a package is missing, or an `OTEL_*` variable has a wrong value.
     """
-    return await asyncio.to_thread(_open_otlp) if telemetry == "otlp" else telemetry
-
-
-def _open_otlp() -> Otlp:
-    """Import and open the exporter; this blocks, so it runs in a thread."""
     try:
         from loopline.telemetry.otel import Otlp
     except ModuleNotFoundError as error:
@@ -373,7 +368,8 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             stack.push_async_callback(servers.close)
             settings = bundles.loop_settings(properties)
             skills = skill_finder(loaded, settings.skills, os.environ)
-            tool_modules, skill_modules = await asyncio.to_thread(_find_modules, loaded)
+            tool_modules = await asyncio.to_thread(bundles.descriptor_modules, loaded, "tools")
+            skill_modules = await asyncio.to_thread(bundles.descriptor_modules, loaded, "skills")
             approvals = loaded.bundle.approvals.with_people(settings.approval_people)
             services = bundles.Services(
                 source=self._source_name,
@@ -473,7 +469,8 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         stack: AsyncExitStack,
     ) -> conversations.Turns:
         """Return the runner of turns; the stack closes it before the background calls, which can outlive turns."""
-        observer = await open_observer(self._telemetry)
+        telemetry = self._telemetry
+        observer = await asyncio.to_thread(_open_otlp) if telemetry == "otlp" else telemetry
         if observer is not None:
             stack.push_async_callback(observer.close)
         bundle = bundles.OpenBundle(loaded, services)
@@ -769,10 +766,6 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             ),
             lookup=conversation_lookup(opened.log, conversation),
         )
-
-
-def _find_modules(loaded: bundles.LoadedBundle) -> tuple[Sequence[str], Sequence[str]]:
-    return bundles.descriptor_modules(loaded, "tools"), bundles.descriptor_modules(loaded, "skills")
 
 
 def _readable_skills(modules: Sequence[str], skills: Callable[[str], Skills]) -> Skills:

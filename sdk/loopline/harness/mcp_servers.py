@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import partial
 from importlib.util import find_spec
@@ -18,6 +17,7 @@ from loopline.bundle.mcp_config import MCP_FILE, START_SECONDS
 from loopline.clock import Clock
 from loopline.errors import BundleError, ToolError
 from loopline.models import JsonObject
+from loopline.names import nearest_hint
 from loopline.tasks import ThreadCache
 from loopline.tools import AskPerson, McpResult, McpTool, is_tool_name
 
@@ -176,8 +176,7 @@ class McpServers:
         name = selection.server_id
         entries = self._entries or {}
         if name not in entries:
-            near = get_close_matches(name, list(entries), 1, 0.0)
-            hint = f"nearest is {near[0]!r}" if near else "it declares no servers"
+            hint = nearest_hint(name, entries) if entries else "it declares no servers"
             raise BundleError(
                 f"{selection.location}: no server {name!r} in {self._setup.file}: {hint}"
             )
@@ -313,10 +312,13 @@ class _SharedServer:
         def selects(name: str) -> bool:
             return any(fnmatchcase(name, pattern) for pattern in selection.tools)
 
+        def hint(pattern: str) -> str:
+            return f": {nearest_hint(pattern, names)}" if names else ""
+
         names = [*(tool.name for tool in kept.tools), *kept.left_out]
         chosen = [McpTool(selection.alias, tool, self) for tool in kept.tools if selects(tool.name)]
         missing = {
-            pattern: f"The MCP server {self._entry.name!r} has no tool {pattern!r}{_nearest(pattern, names)}."
+            pattern: f"The MCP server {self._entry.name!r} has no tool {pattern!r}{hint(pattern)}."
             for pattern in selection.tools
             if pattern != "*" and not any(fnmatchcase(name, pattern) for name in names)
         }
@@ -354,8 +356,3 @@ def _unknown(selection: bundles.McpSelection, missing: Mapping[str, str]) -> Ite
     for pattern, text in missing.items():
         if is_tool_name(pattern):
             yield f"{selection.location}: {text}"
-
-
-def _nearest(name: str, names: Sequence[str]) -> str:
-    near = get_close_matches(name, names, 1, 0.0)
-    return f": nearest is {near[0]!r}" if near else ""
