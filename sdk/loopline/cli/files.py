@@ -18,6 +18,7 @@ from loopline.cli.terminal import QUIET, REF, Screen, escape, quantity
 from loopline.errors import LooplineError
 from loopline.events import Event
 from loopline.files import Folder
+from loopline.files.workspace import file_version
 from loopline.models import Json, JsonObject
 
 ADDED, REMOVED, PLACE = "green", "red", "cyan"
@@ -132,7 +133,7 @@ async def show(choices: Choices, screen: Screen, path: str, turn: int | None) ->
     name = path if path.startswith(("files/", "outputs/")) else f"files/{path}"
     if name not in tree:
         raise LooplineError(f"no file {name!r} in this turn: loopline files list lists its files")
-    version = _version(tree[name])
+    version = file_version(tree[name])
     if choices.as_json:
         screen.write_json({**_document(name, tree[name]), "text": version.text})
     elif version.data:
@@ -199,7 +200,7 @@ def _write_tree(folder: Path, tree: Mapping[str, tl.Block], *, force: bool) -> N
     folder.mkdir(parents=True, exist_ok=True)
     with Folder(folder) as target:
         for path, block in tree.items():
-            version = _version(block)
+            version = file_version(block)
             target.write(path, tl.workspace.file_bytes(version), executable=version.executable)
 
 
@@ -229,18 +230,12 @@ def _files(timeline: tl.Timeline, number: int) -> dict[str, tl.Block]:
     return {f"{area}/{path}": areas[area][path] for area in _AREAS for path in sorted(areas[area])}
 
 
-def _version(block: tl.Block) -> tl.FileAdded:
-    if not isinstance(block.body, tl.FileAdded):
-        raise TypeError(f"{block.ref} is not a version of a file")
-    return block.body
-
-
 def _digest(tree: Mapping[str, tl.Block], path: str) -> str:
-    return _version(tree[path]).sha256 if path in tree else ""
+    return file_version(tree[path]).sha256 if path in tree else ""
 
 
 def _row(path: str, block: tl.Block) -> Text:
-    version = _version(block)
+    version = file_version(block)
     kind = " internal" if version.visibility == "internal" else ""
     return Text.assemble(
         escape(path),
@@ -252,7 +247,7 @@ def _row(path: str, block: tl.Block) -> Text:
 
 
 def _document(path: str, block: tl.Block) -> JsonObject:
-    version = _version(block)
+    version = file_version(block)
     return {
         "path": path,
         "ref": block.ref,
@@ -276,7 +271,7 @@ def _change_document(
 
 def diff_lines(path: str, before: tl.Block | None, after: tl.Block | None) -> Iterator[str]:
     """Yield the lines of the unified diff of a file, or one line with the sizes if the file is binary."""
-    versions = [None if block is None else _version(block) for block in (before, after)]
+    versions = [None if block is None else file_version(block) for block in (before, after)]
     if any(version is not None and version.data for version in versions):
         sizes = [f"{version.size:,} bytes" if version else "no file" for version in versions]
         yield f"{path} is binary: {' → '.join(sizes)}"

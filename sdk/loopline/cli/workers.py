@@ -9,8 +9,7 @@ import shlex
 import signal
 import sys
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import replace
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -157,20 +156,19 @@ class WorkerMetering:
         assert self.log is not None
         return self.log
 
-    @asynccontextmanager
-    async def __call__(
+    def __call__(
         self, conversation: ConversationKey, models: ModelRegistry
-    ) -> AsyncGenerator[ModelRegistry, None]:
-        """Give the models of a run of the conversation, metered."""
-        async with AsyncExitStack() as stack:
-            if self._hides_details:
-                hidden = harness.hide_provider_details(conversation, models)
-                models = await stack.enter_async_context(hidden)
-            if self._gate is not None:
-                wrap = models.wrap
-                metered = self._gate.meter(conversation, models)
-                models = replace(await stack.enter_async_context(metered), wrap=wrap)
-            yield models
+    ) -> AbstractAsyncContextManager[ModelRegistry]:
+        """Open the models of a run of the conversation, metered."""
+        meter = self._meter_nothing if self._gate is None else self._gate.meter
+        if self._hides_details:
+            return harness.hide_provider_details(meter, conversation, models)
+        return meter(conversation, models)
+
+    def _meter_nothing(
+        self, _: ConversationKey, models: ModelRegistry
+    ) -> AbstractAsyncContextManager[ModelRegistry]:
+        return nullcontext(models)
 
 
 def _file_host(public_url: str) -> HostFile | None:

@@ -25,7 +25,7 @@ from loopline.events import Observer
 from loopline.files import AttachmentCaps
 from loopline.harness import model_choice, read_only_store, spaces
 from loopline.harness.hosted_folder import HostedFolder
-from loopline.harness.inspections import make_redactor, make_scanner, redact_models
+from loopline.harness.inspections import make_redactor, make_scanner, redact_replies
 from loopline.harness.live_store import open_live_events
 from loopline.harness.mcp_servers import McpServers, mcp_servers_of
 from loopline.harness.sandboxes import open_background, open_executions
@@ -491,7 +491,9 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
     ) -> model_choice.OpenModels:
         """Return a function that opens the models of a run with metering and redaction."""
         open_run = partial(self._models.open_run, choose, self._clock)
-        return redact_models(model_choice.meter_models(open_run, self._metering), redactor)
+        metered = model_choice.meter_models(open_run, self._metering)
+        redacting = None if redactor is None else partial(redact_replies, redactor)
+        return model_choice.meter_models(metered, redacting)
 
     async def _agents(self, loaded: bundles.LoadedBundle) -> Agents | None:
         """Load the agents of the bundle, None if it has none, and add the models that the environment names for them."""

@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from loopline.bundle import Properties
 from loopline.errors import AttachmentError, PropertyError
 from loopline.files import AttachmentScanner
-from loopline.harness.model_choice import OpenModels
 from loopline.models import ModelRegistry
 from loopline.names import nearest_hint
 from loopline.redaction.redaction import RedactingModel, Redactor
@@ -50,22 +49,17 @@ def redactor_of(names: Sequence[str]) -> Redactor:
     return LibraryRedactor(names)
 
 
-def redact_models(models: OpenModels, redactor: Redactor | None) -> OpenModels:
-    """Wrap a function that opens models, to redact their replies; return it unchanged if `redactor` is None."""
-    if redactor is None:
-        return models
-
-    @asynccontextmanager
-    async def open_redacted(conversation: ConversationKey) -> AsyncGenerator[ModelRegistry, None]:
-        async with models(conversation) as registry:
-            yield ModelRegistry(
-                {
-                    role: tuple(RedactingModel(model, redactor) for model in chain)
-                    for role, chain in registry.roles.items()
-                }
-            )
-
-    return open_redacted
+@asynccontextmanager
+async def redact_replies(
+    redactor: Redactor, _: ConversationKey, models: ModelRegistry
+) -> AsyncGenerator[ModelRegistry, None]:
+    """Open the models of a run with redacted replies."""
+    yield ModelRegistry(
+        {
+            role: tuple(RedactingModel(model, redactor) for model in chain)
+            for role, chain in models.roles.items()
+        }
+    )
 
 
 SCAN, TIMEOUT, ADDRESS = "APP_AV_SCAN", "APP_AV_TIMEOUT_S", "LOOPLINE_CLAMD"

@@ -632,11 +632,12 @@ Metering = Callable[[ConversationKey, ModelRegistry], AbstractAsyncContextManage
 
 @asynccontextmanager
 async def hide_provider_details(
-    _: ConversationKey, models: ModelRegistry
+    metering: Metering, conversation: ConversationKey, models: ModelRegistry
 ) -> AsyncGenerator[ModelRegistry, None]:
-    """Meter nothing, and keep the details of providers out of the errors of models, for users of a service."""
+    """Meter the models of a run, and keep the details of providers out of their errors, for users of a service."""
     chains = {role: tuple(map(PrivateErrors, chain)) for role, chain in models.roles.items()}
-    yield replace(ModelRegistry(chains), wrap=PrivateErrors)
+    async with metering(conversation, ModelRegistry(chains)) as metered:
+        yield replace(metered, wrap=PrivateErrors)
 
 
 def meter_models(models: OpenModels, metering: Metering | None) -> OpenModels:

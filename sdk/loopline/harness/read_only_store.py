@@ -191,15 +191,11 @@ def parse_store_url(
         StoreError: the URL is invalid.
     """
     chosen_url = url or os.environ.get("LOOPLINE_STORE") or DEFAULT_STORE
+    blobs = blobs or os.environ.get("LOOPLINE_BLOBS", "")
     if chosen_url == MEMORY:
         return StorePlace(chosen_url, None)
     if chosen_url.startswith(POSTGRES):
-        return StorePlace(
-            chosen_url,
-            None,
-            blobs or os.environ.get("LOOPLINE_BLOBS", ""),
-            relay or os.environ.get("LOOPLINE_RELAY", ""),
-        )
+        return StorePlace(chosen_url, None, blobs, relay or os.environ.get("LOOPLINE_RELAY", ""))
     if not chosen_url.startswith("sqlite:///") or chosen_url == "sqlite:///":
         scheme, _, rest = chosen_url.partition("://")
         shown = f"{scheme}://…" if "@" in rest else chosen_url  # it may have a password
@@ -221,7 +217,7 @@ def parse_store_url(
         raise StoreError(
             f"no store {chosen_url!r}: {problem if size else 'it does not name a file'}"
         )
-    return StorePlace(chosen_url, path, blobs or os.environ.get("LOOPLINE_BLOBS", ""))
+    return StorePlace(chosen_url, path, blobs)
 
 
 async def open_log(
@@ -244,22 +240,17 @@ async def open_log(
         if read_only:
             raise StoreError("a store in memory is always empty: use a store in a file")
         return tl.MemoryLog(clock, limits)
+    log_type: type[SqlLog | PostgresLog]
     if where.file is None:
-        postgres = await asyncio.to_thread(import_postgres)
-        bucket = await asyncio.to_thread(open_bucket, where.blobs, clock) if where.blobs else None
-        in_postgres = await postgres.open(
-            where.url, clock=clock, read_only=read_only, blobs=bucket, limits=limits
-        )
-        in_postgres.on_input = on_input
-        if collects and not read_only:
-            in_postgres.collect_daily()
-        return in_postgres
-    log, _ = await asyncio.to_thread(import_disk_store)
+        log_type = await asyncio.to_thread(import_postgres)
+    else:
+        log_type, _ = await asyncio.to_thread(import_disk_store)
     if where.url == DEFAULT_STORE and not read_only:
         await asyncio.to_thread(_make_default_folder)
-    blob_store = await asyncio.to_thread(open_blobs, where, clock)
-    opened = await log.open(
-        where.url, clock=clock, read_only=read_only, blobs=blob_store, limits=limits
+    in_rows = where.file is None and not where.blobs
+    blobs = None if in_rows else await asyncio.to_thread(open_blobs, where, clock)
+    opened = await log_type.open(
+        where.url, clock=clock, read_only=read_only, blobs=blobs, limits=limits
     )
     opened.on_input = on_input
     if collects and not read_only:

@@ -8,8 +8,8 @@ import logging
 import math
 from collections import ChainMap, Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from hashlib import sha256
@@ -27,9 +27,16 @@ from loopline.bundle import Bundle, Setting
 from loopline.clock import Clock
 from loopline.conversations import Conversation, HandedOver, Recovery, Submission
 from loopline.errors import BundleError, ConflictError, LooplineError
-from loopline.harness import Harness, ModelChoice, open_bucket, open_turns, parse_store_url
+from loopline.harness import (
+    Harness,
+    ModelChoice,
+    hide_provider_details,
+    open_bucket,
+    open_turns,
+    parse_store_url,
+)
 from loopline.models import ModelRegistry
-from loopline.react import PrivateErrors, hide_details
+from loopline.react import hide_details
 from loopline.reader import ConversationReader
 from loopline.refs import HostedRef
 from loopline.server import request_access
@@ -266,18 +273,12 @@ class BundleHost:
         bucket = open_bucket(url, self.clock) if url else None
         return bucket if bucket is not None and bucket.is_presigned else None
 
-    @asynccontextmanager
-    async def _meter(
+    def _meter(
         self, key: tl.ConversationKey, models: ModelRegistry
-    ) -> AsyncGenerator[ModelRegistry, None]:
+    ) -> AbstractAsyncContextManager[ModelRegistry]:
         """Meter the models of a run by the quotas; with authentication, their errors have no details of the provider."""
-        if not self.is_local:
-            roles = models.roles.items()
-            models = ModelRegistry(
-                {role: tuple(map(PrivateErrors, chain)) for role, chain in roles}
-            )
-        async with self._quotas.meter(key, models) as metered:
-            yield metered if self.is_local else replace(metered, wrap=PrivateErrors)
+        meter = self._quotas.meter
+        return meter(key, models) if self.is_local else hide_provider_details(meter, key, models)
 
     async def drain(self) -> None:
         """Refuse new turns, end the streams, wait a limited time for the running turns, and hand over the others."""
