@@ -49,7 +49,7 @@ async def open_bundle(
             model=choices.model if model is None else model,
             properties=parse_properties(choices),
             on_build=progress_bar(screen),
-            cassette=choose_cassette(choices),
+            cassette=_cassette(choices),
         )
     async with AsyncExitStack() as stack:
         try:
@@ -104,12 +104,7 @@ def misused_properties(choices: Choices) -> AbstractContextManager[None]:
     return misuse(PropertyError) if choices.props else nullcontext()
 
 
-def choose_cassette(choices: Choices) -> harnesses.Cassette | None:
-    """Return the cassette of `--record` or `--replay`; None without these options.
-
-    Raises:
-        UsageError: both options are given.
-    """
+def _cassette(choices: Choices) -> harnesses.Cassette | None:
     if choices.record is not None and choices.replay is not None:
         raise UsageError("--record writes a file and --replay reads one: choose one")
     if choices.record is not None:

@@ -61,26 +61,6 @@ def parse(line: str) -> tuple[Command | str, str]:
     return (Command(first) if first in list(Command) else first), text.strip()
 
 
-def refusal(command: str) -> str:
-    """Return the error message for a command that does not exist."""
-    return (
-        f"there is no command {command}: {', '.join(Command)}; "
-        "begin the line with a space to send it as a message"
-    )
-
-
-async def fork(conversation: ChatConversation, name: str) -> ChatConversation:
-    """Copy all blocks of a conversation to a new conversation, and return the new one.
-
-    Raises:
-        LooplineError: the conversation is empty, or the name is used or invalid.
-    """
-    blocks = await conversation.blocks()
-    if not blocks:
-        raise LooplineError("there is nothing to copy: send a message first")
-    return await conversation.fork(seq=blocks[-1].seq, name=name)
-
-
 def describe_rule(rule: GrantedRule) -> str:
     """Return a rule in one line, such as `rule_1f  shop.order with any arguments, in this conversation, always`."""
     arguments = "any arguments" if rule.arguments is None else dumps(rule.arguments)
@@ -153,7 +133,10 @@ class Chat(ABC):
             case Command.STOP | Command.STEER:
                 self._screen.note("nothing is running")
             case _:
-                self._screen.error(refusal(command))
+                self._screen.error(
+                    f"there is no command {command}: {', '.join(Command)}; "
+                    "begin the line with a space to send it as a message"
+                )
 
     async def _continue_last_turn(self) -> None:
         """Continue the last turn if it was cut off; if it is paused, show its pending calls."""
@@ -206,7 +189,10 @@ class Chat(ABC):
                 self._screen.note(await rate(self._conversation, text))
                 return
             source = self._conversation
-            self._conversation = await fork(source, text)
+            blocks = await source.blocks()
+            if not blocks:
+                raise LooplineError("there is nothing to copy: send a message first")
+            self._conversation = await source.fork(seq=blocks[-1].seq, name=text)
         except LooplineError as error:
             self._screen.error(str(error))
             return

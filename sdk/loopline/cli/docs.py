@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
-import webbrowser
 from collections.abc import Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,7 +13,7 @@ from zipfile import ZipFile
 
 from loopline.cli.options import ANSWERED, Choices, UsageError, command, stop_on_signal
 from loopline.cli.parameters import browser_options
-from loopline.cli.terminal import Screen
+from loopline.cli.terminal import Screen, open_browser
 
 HOST = "127.0.0.1"
 ARCHIVE = Path(__file__).with_name("pages.zip")
@@ -54,8 +52,7 @@ async def docs(_: Choices, screen: Screen, port: int, no_browser: bool) -> int:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     screen.note(f"the documentation is at {address}")
     if not no_browser:
-        with contextlib.suppress(webbrowser.Error):
-            webbrowser.open(address)
+        open_browser(address)
     stopped = asyncio.Event()
 
     async def stop() -> None:

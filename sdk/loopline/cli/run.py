@@ -350,7 +350,9 @@ async def _await_background(conversation: Conversation[Any], screen: Screen) -> 
         leaving.cancel()
     for block in await conversation.blocks(types=tl.BackgroundResult.type):
         if isinstance(block.body, tl.BackgroundResult) and block.body.call_id in ids:
-            _show_background_result(block, block.body, screen)
+            text = escape(block.body.text)
+            cut = f"{text[:RESULT_CHARACTERS]}… loopline read {block.ref}"
+            screen.note(Text(text if len(text) <= RESULT_CHARACTERS else cut))
     return left.is_set()
 
 
@@ -358,13 +360,6 @@ async def _wait_for_all(conversation: Conversation[Any], call_ids: Sequence[str]
     for call_id in call_ids:
         with suppress(LooplineError):  # it has ended meanwhile
             await conversation.background.wait(call_id)
-
-
-def _show_background_result(block: tl.Block, body: tl.BackgroundResult, screen: Screen) -> None:
-    """Print a result in the background, of which the next turn tells the model."""
-    text = escape(body.text)
-    cut = f"{text[:RESULT_CHARACTERS]}… loopline read {block.ref}"
-    screen.note(Text(text if len(text) <= RESULT_CHARACTERS else cut))
 
 
 def _limits(max_iterations: int | None, protocol: Protocol | None) -> Limits:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import logging
 import os
 import sys
-import webbrowser
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from functools import partial
@@ -25,7 +23,7 @@ from loopline.bundle import load
 from loopline.cli import parameters
 from loopline.cli.bundle_access import answer_command, open_bundle, parse_properties
 from loopline.cli.options import ANSWERED, Choices, TerminalLines, UsageError, command, misuse
-from loopline.cli.terminal import Screen, escape
+from loopline.cli.terminal import Screen, escape, open_browser
 from loopline.cli.workers import worker_arguments, worker_processes
 from loopline.errors import BundleError, LooplineError
 from loopline.files import AttachmentCaps
@@ -48,19 +46,6 @@ def is_source(path: Path, folders: Sequence[Path]) -> bool:
     )
 
 
-def bundle_location(source: str) -> Path:
-    """Return the file of a bundle in one file, or the folder of any other bundle.
-
-    Raises:
-        BundleError: the bundle does not exist, cannot be imported, or has no file.
-    """
-    loaded = load(source)
-    location = loaded.file or loaded.folder
-    if location is None:
-        raise BundleError(f"{source} has no file, so --reload cannot watch it")
-    return location
-
-
 async def watch(locations: Sequence[Path], on_change: Callable[[Path], None]) -> None:
     """Wait until a file of these bundles is added, changed or removed; call `on_change` with its path, and return."""
     library = await asyncio.to_thread(import_module, "watchfiles")
@@ -71,11 +56,6 @@ async def watch(locations: Sequence[Path], on_change: Callable[[Path], None]) ->
     async for changes in library.awatch(*locations, watch_filter=is_watched):
         on_change(min(Path(path) for _, path in changes))
         return
-
-
-def restart() -> None:
-    """Replace this process with a new one that has the same arguments."""
-    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 RELOAD_SECONDS = 1.0
@@ -320,7 +300,13 @@ async def _serve_until_a_change(
     Raises:
         BundleError: a bundle cannot be loaded, or has no file.
     """
-    locations = [await asyncio.to_thread(bundle_location, bundle) for bundle in bundles]
+    locations: list[Path] = []
+    for bundle in bundles:
+        loaded = await asyncio.to_thread(load, bundle)
+        location = loaded.file or loaded.folder
+        if location is None:
+            raise BundleError(f"{bundle} has no file, so --reload cannot watch it")
+        locations.append(location)
     changed: list[Path] = []
 
     def stop_server(path: Path) -> None:
@@ -337,7 +323,7 @@ async def _serve_until_a_change(
     watching.cancel()
     if changed:
         screen.note(f"{escape(str(changed[0]))} has changed: the server restarts")
-        restart()
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 @command
@@ -417,6 +403,11 @@ async def mcp(
     login: str | None,
 ) -> int:
     """Serve a bundle to MCP clients: its tools, questions, skills."""
+
+    def show_address(address: str) -> None:
+        screen.note(f"Open this address to sign in:\n{escape(address)}")
+        open_browser(address)
+
     address = None
     if port is not None:
         with misuse(LooplineError):
@@ -430,7 +421,7 @@ async def mcp(
         bundle, choices, screen, model=harnesses.model_or_call(choices.model)
     ) as harness:
         if login is not None:
-            await harness.sign_in(login, lambda address: _show_address(screen, address))
+            await harness.sign_in(login, show_address)
             screen.note(f"signed in to {escape(login)}")
             return ANSWERED
         name = harness.model.name  # checks the model string now, and not with the first question
@@ -444,10 +435,3 @@ async def mcp(
             )
         await harnesses.serve_mcp(served, address)
     return ANSWERED
-
-
-def _show_address(screen: Screen, address: str) -> None:
-    """Print the address, and open it in a browser if there is one."""
-    screen.note(f"Open this address to sign in:\n{escape(address)}")
-    with contextlib.suppress(webbrowser.Error):
-        webbrowser.open(address)

@@ -290,6 +290,13 @@ class Screen:
         file.write_text(_EXTERNAL_FONTS.sub("", svg), encoding="utf-8")
 
 
+def open_browser(address: str) -> None:
+    """Open the address in a browser, if there is one."""
+    webbrowser = importlib.import_module("webbrowser")  # few commands need it
+    with suppress(webbrowser.Error):
+        webbrowser.open(address)
+
+
 def leave_pipe(stream: TextIO) -> None:
     """Discard further output of a stream, as its pipe was closed."""
     null = os.open(os.devnull, os.O_WRONLY)

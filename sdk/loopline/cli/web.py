@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import webbrowser
 from pathlib import Path
 
 import click
@@ -13,7 +11,7 @@ from loopline.cli.bundle_access import parse_properties
 from loopline.cli.options import ANSWERED, Choices, command, misuse
 from loopline.cli.parameters import browser_options, model_options
 from loopline.cli.server import check_extra
-from loopline.cli.terminal import Screen, escape
+from loopline.cli.terminal import Screen, escape, open_browser
 from loopline.errors import LooplineError, StoreError
 from loopline.harness import DocumentStore, ReadOnlyStore
 
@@ -54,8 +52,7 @@ async def web(choices: Choices, screen: Screen, source: str, port: int, no_brows
     def show_address(address: str) -> None:
         screen.note(f"{escape(source or url or 'the default store')} at {address}{PAGE}")
         if not no_browser:
-            with contextlib.suppress(webbrowser.Error):
-                webbrowser.open(f"{address}{PAGE}")
+            open_browser(f"{address}{PAGE}")
 
     with misuse(LooplineError):
         server = make_server(served, host=HOST, port=port, on_listening=show_address)
