@@ -88,13 +88,6 @@ def _check_tool(function: object) -> None:
         )
 
 
-def _check_guard(guard: object) -> None:
-    if not hasattr(guard, "before") or not hasattr(guard, "after"):
-        raise names.author_error(
-            f"an item of Bundle(guards=…) must be a guard such as ask_before([…]), not {names.describe(guard)}"
-        )
-
-
 _HOOKS = {
     "on_bundle_load": (),
     "pre_run_hook": ("workflow", "payload"),
@@ -224,7 +217,11 @@ class Bundle(LoopParts, Generic[T_co]):
         for function in self.tools:
             _check_tool(function)
         for guard in self.guards:
-            _check_guard(guard)
+            if not hasattr(guard, "before") or not hasattr(guard, "after"):
+                described = names.describe(guard)
+                raise names.author_error(
+                    f"an item of Bundle(guards=…) must be a guard such as ask_before([…]), not {described}"
+                )
         for agent in self.agents:
             names.check_type(agent, Agent, "an item of Bundle(agents=…)", "an Agent")
         for pattern in self.approve:

@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
-from importlib.util import spec_from_file_location
 from pathlib import Path
 from threading import RLock
 from types import ModuleType
@@ -217,19 +216,14 @@ def _top_spec(package: str) -> ModuleSpec | None:
     registered = _files.get(package)
     if registered is None:
         return None
-    file, within = registered.path, [str(registered.folder)]
-    if file.name == "__init__.py" and not file.exists():
-        spec = ModuleSpec(package, None, is_package=True)
-        spec.submodule_search_locations = within
-        return spec
-    locations = within if file.name == "__init__.py" else None
-    loader = _BundleLoader(package, str(file))
-    found = spec_from_file_location(
-        package, file, loader=loader, submodule_search_locations=locations
-    )
-    if found is None:
-        raise BundleError(f"{file}: not a Python file")
-    return found
+    file = registered.path
+    is_package = file.name == "__init__.py"
+    loader = _BundleLoader(package, str(file)) if file.exists() or not is_package else None
+    spec = ModuleSpec(package, loader, origin=str(file), is_package=is_package)
+    spec.has_location = loader is not None
+    if is_package:
+        spec.submodule_search_locations = [str(registered.folder)]
+    return spec
 
 
 def _import_of(package: str) -> Callable[..., ModuleType]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
-from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, cast, get_args
@@ -19,6 +18,7 @@ from loopline.errors import LooplineError, PropertyError
 from loopline.files import WorkspaceLimits
 from loopline.knowledge import KnowledgeConfig
 from loopline.models import Json, JsonObject, YamlDocument, YamlError, as_settings, read_yaml
+from loopline.names import nearest_hint
 from loopline.react import Limits, LoopOptions, check_limits, check_mode, named_preset
 from loopline.sandbox import ExecutionLimits
 from loopline.tools import ToolPattern
@@ -68,16 +68,14 @@ APPROVAL_PEOPLE = "react.approval_people"
 PROGRAMS_TOOLS = "execution.tools"
 """The property with the names of the tools that programs may call."""
 
+_SWITCHES = {"memory": False, "memsearch": False, "agents_md": False, "client_tools": True}
 LOOP: Mapping[str, Json] = {
     "agent_mode": "",
     "memory": {"embedder": ""},
     "react": {
         "preset": None,
-        "memory": False,
-        "memsearch": False,
-        "agents_md": False,
+        **_SWITCHES,
         "skills": "bundle",
-        "client_tools": True,
         "approval_people": {},
         **dict.fromkeys(LoopOptions().values),
         "settings": {},
@@ -101,7 +99,6 @@ class TypedValue:
 
 Setting = Json | TypedValue
 SkillSearch = Literal["bundle", "project", "all"]
-_SKILL_SEARCHES: tuple[SkillSearch, ...] = get_args(SkillSearch)
 
 
 @dataclass(frozen=True)
@@ -226,10 +223,8 @@ class _Merge:
             if shape is not None and key not in shape:
                 name = ".".join(inner)
                 names = [".".join(name_parts) for name_parts in _names(self.shape)]
-                nearest = get_close_matches(name, names, 1, 0.0)[0]
-                raise PropertyError(
-                    f"{self.location(inner)}no property {name!r}, nearest is {nearest!r}"
-                )
+                hint = nearest_hint(name, names)
+                raise PropertyError(f"{self.location(inner)}no property {name!r}, {hint}")
             expected = None if shape is None else shape[key]
             section[key] = self._value(expected, current.get(key), value, inner)
         return section
@@ -381,11 +376,12 @@ def loop_settings(properties: Properties) -> LoopSettings:
     react_config = properties.section("react_config")
     preset = react.pop("preset", None)
     tools = react_config.pop("tools", None)
-    memsearch = bool(react.pop("memsearch", False))
-    agents_md = bool(react.pop("agents_md", False))
-    memory = bool(react.pop("memory", False))
-    skills = _skill_search(react.pop("skills", "bundle"))
-    client_tools = bool(react.pop("client_tools", True))
+    skills = react.pop("skills", "bundle")
+    search = next((each for each in get_args(SkillSearch) if each == skills), None)
+    if search is None:
+        choices = ", ".join(get_args(SkillSearch))
+        raise PropertyError(f"react.skills must be one of {choices}, not {skills!r}")
+    switches = {name: bool(react.pop(name, default)) for name, default in _SWITCHES.items()}
     react.pop("approval_people", None)
     mode = properties.at("agent_mode", "")
     try:
@@ -399,11 +395,8 @@ def loop_settings(properties: Properties) -> LoopSettings:
         preset=str(preset or ""),
         limits=limits,
         tools=None if tools in (None, []) else tool_properties(properties, "react_config.tools"),
-        memsearch=memsearch,
-        agents_md=agents_md,
-        memory=memory,
-        skills=skills,
-        client_tools=client_tools,
+        skills=search,
+        **switches,
         approval_people=_approval_people(properties),
         workspace=_workspace_limits(properties.section("workspace")),
     )
@@ -444,13 +437,6 @@ def people_patterns(properties: Properties) -> Iterator[ToolPattern]:
     for path, _ in _leaves(properties.section(APPROVAL_PEOPLE)):
         name = ".".join((APPROVAL_PEOPLE, *path))
         yield ToolPattern(APPROVAL_PEOPLE, ".".join(path), properties.locations.get(name, ""))
-
-
-def _skill_search(value: Json) -> SkillSearch:
-    for search in _SKILL_SEARCHES:
-        if value == search:
-            return search
-    raise PropertyError(f"react.skills must be one of {', '.join(_SKILL_SEARCHES)}, not {value!r}")
 
 
 def _limits(section: str, values: Mapping[str, Json]) -> Limits:
