@@ -11,21 +11,12 @@ from typing import Any, Generic, cast
 
 from typing_extensions import TypeForm, TypeVar
 
-from loopline import names
+from loopline import names, react
 from loopline.bundle.prepared_run import LoopParts
 from loopline.bundle.workflow import BaseWorkflow
 from loopline.crew import Agent, GraphOptions, Quality
 from loopline.errors import LooplineError
 from loopline.models import Json, JsonObject, Model, ModelSettings
-from loopline.react import (
-    DEFAULT_APPROVALS,
-    ApprovalLimits,
-    Limits,
-    Preset,
-    TurnPayload,
-    check_limits,
-    named_preset,
-)
 from loopline.timeline import TurnResult
 from loopline.tools import ToolFunction
 
@@ -33,8 +24,10 @@ T_co = TypeVar("T_co", covariant=True, default=None)
 ModelChain = str | Model | Sequence[str | Model]
 """A model string such as `openai:gpt-5`, a model, or several: the first that answers is used."""
 LoadHook = Callable[[], Awaitable[None] | None]
-PreRunHook = Callable[[BaseWorkflow[Any], TurnPayload], Awaitable[None] | None]
-PostRunHook = Callable[[BaseWorkflow[Any], TurnPayload, TurnResult[Any]], Awaitable[None] | None]
+PreRunHook = Callable[[BaseWorkflow[Any], react.TurnPayload], Awaitable[None] | None]
+PostRunHook = Callable[
+    [BaseWorkflow[Any], react.TurnPayload, TurnResult[Any]], Awaitable[None] | None
+]
 
 
 _KINDS: Mapping[str, tuple[Any, str]] = {
@@ -47,9 +40,9 @@ _KINDS: Mapping[str, tuple[Any, str]] = {
     "settings": (ModelSettings, "ModelSettings"),
     "deps": (Callable, "a function without parameters"),
     "version": (str, "a str"),
-    "approvals": (ApprovalLimits, "ApprovalLimits"),
+    "approvals": (react.ApprovalLimits, "ApprovalLimits"),
     "limits": (Mapping, "a dict such as {'max_iterations': 8}"),
-    "preset": ((str, Preset), "the name of a preset, or a Preset"),
+    "preset": ((str, react.Preset), "the name of a preset, or a Preset"),
     "knowledge_space_fn": (Callable, "a function"),
     "knowledge_read_fn": (Callable, "a function"),
     "on_bundle_load": (Callable, "a function"),
@@ -117,11 +110,11 @@ def _check_model(model: object) -> None:
     )
 
 
-def _check_loop(limits: Limits | None, preset: str | Preset) -> None:
+def _check_loop(limits: react.Limits | None, preset: str | react.Preset) -> None:
     try:
-        named_preset(preset)
+        react.named_preset(preset)
         if limits is not None:
-            check_limits(limits)
+            react.check_limits(limits)
     except LooplineError as error:
         raise names.author_error(f"Bundle(…): {error}") from None
 
@@ -188,7 +181,7 @@ class Bundle(LoopParts, Generic[T_co]):
     deps: Callable[[], object] | None = field(default=None, repr=False)
     output_type: TypeForm[T_co] = field(default=cast("TypeForm[T_co]", None))
     version: str = ""
-    approvals: ApprovalLimits = DEFAULT_APPROVALS
+    approvals: react.ApprovalLimits = react.DEFAULT_APPROVALS
     module: str = field(init=False, repr=False, compare=False)
     location: str = field(init=False, repr=False, compare=False)
 

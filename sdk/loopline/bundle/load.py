@@ -19,19 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from typing_extensions import TypeIs
 
+from loopline.bundle import importer, loop_checks
 from loopline.bundle.bundle import Bundle
-from loopline.bundle.importer import (
-    find_beside,
-    import_name,
-    import_path,
-    public_name,
-)
-from loopline.bundle.loop_checks import (
-    BUILD_TOOLS,
-    build_parameters,
-    check_build_limits,
-    workflow_classes,
-)
 from loopline.bundle.properties import Properties, Setting, merged
 from loopline.bundle.workflow import BaseWorkflow
 from loopline.crew import AGENTS_FOLDER, Agents, load_agents
@@ -130,10 +119,10 @@ class LoadedBundle:
         """
         first, dot, submodule = name.partition(".")
         full = f"{self.package}{dot}{submodule}" if first == self.name else name
-        module = import_name(full, self.folder)
+        module = importer.import_name(full, self.folder)
         if module is None:
             raise BundleError(
-                f"{self.folder or self.name}: no module {public_name(name)!r}: {self._module_hint(name)}"
+                f"{self.folder or self.name}: no module {importer.public_name(name)!r}: {self._module_hint(name)}"
             )
         return module
 
@@ -158,8 +147,8 @@ class LoadedBundle:
         inside = str(root) in getattr(package, "__path__", ())
         full = ".".join((self.package, *parts)).removesuffix(".__init__")
         if not inside:
-            return import_path(file, root)
-        return import_name(full, root) or import_path(file)
+            return importer.import_path(file, root)
+        return importer.import_name(full, root) or importer.import_path(file)
 
     def holds(self, module: str) -> bool:
         """Return True if the package has a module with this name in its folder, such as `tools_descriptor`."""
@@ -174,7 +163,7 @@ class LoadedBundle:
         modules = [f"{self.name}.{stem}" for stem in stems if not stem.endswith("__init__")]
         if not modules or not hasattr(sys.modules.get(self.package), "__path__"):
             return "it cannot be imported, and the bundle is a single module"
-        return _nearest(public_name(name), modules)
+        return _nearest(importer.public_name(name), modules)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,13 +322,13 @@ def _project_site(project: Path, value: str) -> _Site:
 
 def _from_site(site: _Site) -> LoadedBundle:
     is_package = site.path.is_dir() or site.path.name == "__init__.py"
-    module = import_path(site.path, None if is_package else site.path.parent)
+    module = importer.import_path(site.path, None if is_package else site.path.parent)
     folder = site.path if site.path.is_dir() else site.path.parent
     return LoadedBundle(
         bundle=_bundle_in(module, site.attribute),
         folder=folder.resolve(),
         package=module.__name__,
-        name=public_name(module.__name__),
+        name=importer.public_name(module.__name__),
         file=None if site.path.is_dir() else site.path.resolve(),
     )
 
@@ -349,7 +338,7 @@ def _from_entry_point(name: str, points: list[EntryPoint]) -> LoadedBundle:
         values = sorted(point.value for point in points)
         raise BundleError(f"several installed bundles are called {name!r}: open {values} by path")
     point = points[0]
-    module = import_name(point.module, None)
+    module = importer.import_name(point.module, None)
     if module is None:
         raise BundleError(
             f"the entry point {name!r} names {point.module!r}, which is not installed"
@@ -390,7 +379,9 @@ def _from_value(bundle: Bundle[Any]) -> LoadedBundle:
         name = bundle.module
     module = sys.modules.get(name)
     if module is None:
-        return LoadedBundle(bundle=bundle, folder=None, package=name, name=public_name(name))
+        return LoadedBundle(
+            bundle=bundle, folder=None, package=name, name=importer.public_name(name)
+        )
     home = _home_module(bundle, module)
     is_package = hasattr(home, "__path__")
     package = home.__name__ if is_package else home.__package__ or home.__name__
@@ -400,7 +391,7 @@ def _from_value(bundle: Bundle[Any]) -> LoadedBundle:
         bundle=bundle,
         folder=file.parent if file else None,
         package=package,
-        name=public_name(package),
+        name=importer.public_name(package),
         file=None if is_package else file,
     )
 
@@ -512,7 +503,7 @@ def _search_locations(package: str, name: str, folder: Path) -> list[str]:
     Without a package these are `sys.path`, and first the folder of the bundle if its own module is imported from there.
     """
     if not package:
-        return [str(folder), *sys.path] if find_beside(name, folder) else sys.path
+        return [str(folder), *sys.path] if importer.find_beside(name, folder) else sys.path
     module = sys.modules.get(package)
     if module is not None:
         return list(getattr(module, "__path__", ()))
@@ -588,7 +579,7 @@ def tool_lists(bundle: LoadedBundle) -> Iterator[ToolPattern]:
             if argument.arg == "tools" and isinstance(argument.value, ast.List | ast.Tuple):
                 for item in argument.value.elts:
                     if text := _literal_text(item, bundle):
-                        yield ToolPattern(BUILD_TOOLS, text, f"{file}:{item.lineno}")
+                        yield ToolPattern(loop_checks.BUILD_TOOLS, text, f"{file}:{item.lineno}")
 
 
 def names_every_module(bundle: LoadedBundle, kind: Kind) -> bool:
@@ -597,7 +588,7 @@ def names_every_module(bundle: LoadedBundle, kind: Kind) -> bool:
     It is not if a name is not a literal, a call passes `**keywords`, or a workflow class is defined outside the bundle.
     """
     own = {file.resolve() for file in bundle.code}
-    for workflow in workflow_classes(bundle.bundle.workflow):
+    for workflow in loop_checks.workflow_classes(bundle.bundle.workflow):
         module = sys.modules.get(workflow.__module__)
         source = None if module is None else _file_of(module)
         if source is None or Path(source).resolve() not in own:
@@ -617,23 +608,25 @@ def names_every_module(bundle: LoadedBundle, kind: Kind) -> bool:
 def _check(argument: ast.keyword) -> None:
     """Check an argument of `build_react` that is a limit or a preset. Of other expressions only the name is checked."""
     name = argument.arg
-    if name is None or (name in build_parameters(BaseWorkflow.build_react) and name != "preset"):
+    if name is None or (
+        name in loop_checks.build_parameters(BaseWorkflow.build_react) and name != "preset"
+    ):
         return
     try:
         value: object = ast.literal_eval(argument.value)
     except ValueError:  # the value is known only at run time
         if name != "preset" and name not in Limits.__annotations__:
-            check_build_limits(cast("Limits", {name: None}), BaseWorkflow.build_react)
+            loop_checks.check_build_limits(cast("Limits", {name: None}), BaseWorkflow.build_react)
         return
     if name != "preset":
-        check_build_limits(cast("Limits", {name: value}), BaseWorkflow.build_react)
+        loop_checks.check_build_limits(cast("Limits", {name: value}), BaseWorkflow.build_react)
     elif isinstance(value, str):
         named_preset(value)
 
 
 def _calls(bundle: LoadedBundle) -> Iterator[tuple[Path, ast.Call]]:
     """Yield the calls of `build_react` in the code of the bundle, with their files, except those in other workflows."""
-    classes = workflow_classes(bundle.bundle.workflow)
+    classes = loop_checks.workflow_classes(bundle.bundle.workflow)
     for file in filter(Path.is_file, bundle.code):  # code of a prompt does not have a file
         for call, around in _calls_in(file.read_bytes()):
             if not around or any(_defines(node, kind) for kind in classes for node in around):

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVarTuple, Unpack, cast, overload
 from msgspec import structs
 from typing_extensions import TypeForm, TypeVar
 
-from loopline import crew, react
+from loopline import crew, models, names, react
 from loopline import timeline as tl
 from loopline import tools as toolbox
 from loopline.bundle import loop_checks
@@ -36,25 +36,6 @@ from loopline.events import Delta, EventSink
 from loopline.files import file_bodies
 from loopline.guards import ask_before, tool_patterns
 from loopline.knowledge import KnowledgeSpace, Passage
-from loopline.models import (
-    FAST,
-    UNSET,
-    Json,
-    Model,
-    ModelSettings,
-    as_settings,
-    dumps,
-    well_formed,
-    well_formed_json,
-)
-from loopline.names import (
-    author_error,
-    caller_location,
-    check_list,
-    check_range,
-    check_type,
-    nearest_hint,
-)
 from loopline.react import result
 from loopline.reader import Reader
 from loopline.timeline.feedback import MIN_CONFIDENCE
@@ -79,9 +60,9 @@ class BaseWorkflow(Generic[toolbox.Deps]):
     instructions: str = ""
     tools: Sequence[Callable[..., Any]] = ()
     skills: Sequence[str | Path] = ()
-    knowledge_config: Mapping[str, Json] | None = None
+    knowledge_config: Mapping[str, models.Json] | None = None
     agents: Sequence[crew.Agent] = ()
-    settings: ModelSettings | None = None
+    settings: models.ModelSettings | None = None
     guards: Sequence[react.Guard] = ()
     round_hooks: Sequence[react.RoundHook] = ()
     middleware: Sequence[react.Middleware] = ()
@@ -94,7 +75,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         """
         if run is None:
             name = type(self).__name__
-            raise author_error(
+            raise names.author_error(
                 f"{name} is created for each turn: write workflow={name}, without parentheses"
             )
         self._run = run
@@ -157,7 +138,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         """The dependencies: the argument `deps` of `Harness.open`, or the result of the bundle's factory."""
         return cast("toolbox.Deps", self._run.services.deps)
 
-    def bundle_prop(self, name: str, default: Json = None) -> Json:
+    def bundle_prop(self, name: str, default: models.Json = None) -> models.Json:
         """Return the property with this dotted name, or the default."""
         return self.properties.at(name, default)
 
@@ -173,7 +154,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         knowledge_read_fn: Callable[[str], Awaitable[Passage] | Passage] | None = None,
         instructions: str | None = None,
         preset: react.PresetName | react.Preset | None = None,
-        model: Model | Sequence[Model] | str | None = None,
+        model: models.Model | Sequence[models.Model] | str | None = None,
         tools: Iterable[str] | None = None,
         output_type: TypeForm[Out] = AS_ASKED,
         **limits: Unpack[react.Limits],
@@ -237,8 +218,10 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         services = self._run.services
         settings = await services.model_settings(tools_module)
         if self.settings:
-            settings = as_settings(self.settings, "settings of the workflow").override(settings)
-        own: react.Limits = {} if settings == UNSET else {"settings": settings}
+            settings = models.as_settings(self.settings, "settings of the workflow").override(
+                settings
+            )
+        own: react.Limits = {} if settings == models.UNSET else {"settings": settings}
         of_bundle = services.bundle.limits or {}
         return react.merge_limits(own, of_bundle, limits, services.settings.limits)
 
@@ -273,8 +256,12 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         )
         recorder.header = loop.header(run, options, toolset)
         knowledge = guard_read(read) if read else None
-        names = [commit.name for commit in run.commits] if services.settings.agents_md else None
-        pages = () if names is None else await nearest_pages(recorder, knowledge, names)
+        repositories = (
+            [commit.name for commit in run.commits] if services.settings.agents_md else None
+        )
+        pages = (
+            () if repositories is None else await nearest_pages(recorder, knowledge, repositories)
+        )
         runtime = react.ToolRuntime(
             recorder=recorder,
             clock=services.clock,
@@ -302,7 +289,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         context = react.Context(
             runtime,
             model=loop.models[0],
-            selector=run.models.roles.get(FAST, loop.models)[0],
+            selector=run.models.roles.get(models.FAST, loop.models)[0],
             tools=toolset,
             system=system_text(
                 loop.instructions, services.source, toolset, skills, pages, lean=loop.lean
@@ -323,7 +310,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         child_loop = loop.for_child(child, run.models)
         task = replace(child.task, model=child_loop.models[0])
         # The settings of the message hold for the whole turn.
-        if (settings := react.settings_of(run.limits)) is not UNSET:
+        if (settings := react.settings_of(run.limits)) is not models.UNSET:
             child = replace(child, limits={**child.limits, "settings": settings})
 
         async def run_loop(run: PreparedRun) -> tl.TurnResult[Any]:
@@ -620,7 +607,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         As `run` does, with the same arguments and errors. If one task fails, the others continue. A resumed turn runs no task again
         that has ended. There may be 1,000 tasks.
         """
-        check_list(tasks, "the tasks of map", "texts")
+        names.check_list(tasks, "the tasks of map", "texts")
         return await self._run_agents(agent, [*tasks], context, limit, name)
 
     async def _run_agents(
@@ -631,17 +618,17 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         limit: int,
         name: str,
     ) -> list[tl.TurnResult[None]]:
-        check_type(agent, (str, crew.Agent), "the agent", "its name or an Agent")
-        check_type(limit, int, "limit of map", "a whole number")
-        check_range(limit, 1, "limit of map")
-        check_type(context, str, "the context of an agent", "a text")
-        check_type(name, str, "the name of a step", "a text")
+        names.check_type(agent, (str, crew.Agent), "the agent", "its name or an Agent")
+        names.check_type(limit, int, "limit of map", "a whole number")
+        names.check_range(limit, 1, "limit of map")
+        names.check_type(context, str, "the context of an agent", "a text")
+        names.check_type(name, str, "the name of a step", "a text")
         if len(tasks) > MOST_TASKS:
-            raise author_error(f"map has {len(tasks):,} tasks, and may have {MOST_TASKS:,}")
+            raise names.author_error(f"map has {len(tasks):,} tasks, and may have {MOST_TASKS:,}")
         for task in tasks:
-            check_type(task, str, "a task", "a text")
+            names.check_type(task, str, "a task", "a text")
             if not task.strip():
-                raise author_error("a task says what to do, and one of them is empty")
+                raise names.author_error("a task says what to do, and one of them is empty")
         agents = self._run.services.agents or crew.Agents()
         if isinstance(agent, crew.Agent):
             agents = crew.Agents([*agents.without(agent.name).values(), agent])
@@ -649,8 +636,8 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         try:
             found = agents.find(agent)
         except ToolError:
-            known = nearest_hint(agent, agents)
-            raise author_error(
+            known = names.nearest_hint(agent, agents)
+            raise names.author_error(
                 f"there is no agent {agent!r} in Bundle(agents=…) or the folder agents, {known}"
             ) from None
         if not tasks:
@@ -673,7 +660,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         If the turn has an output type and the text is JSON of that type, `output` of the result is the value. In a resumed
         turn, an answer that was recorded earlier is not recorded again.
         """
-        check_type(text, str, "an answer", "a text")
+        names.check_type(text, str, "an answer", "a text")
         recorder = self._run.recorder
         output = self._run.output_of(None)
         recorder.answers += 1
@@ -696,17 +683,19 @@ class BaseWorkflow(Generic[toolbox.Deps]):
             version=2,
         )
         await recorder.record(start)
-        completed = await react.make_completion(recorder.timeline, well_formed(text), output=output)
+        completed = await react.make_completion(
+            recorder.timeline, models.well_formed(text), output=output
+        )
         await recorder.record(tl.Decision(model="", stop_reason="stop"), completed)
         recorder.round = 0
         return result(recorder.timeline, recorder.number, "complete", output=output)
 
-    async def keep(self, name: str, value: Json) -> str:
+    async def keep(self, name: str, value: models.Json) -> str:
         """Record a text or a JSON value as an artifact, and return the ref of this version."""
         recorder = self._run.recorder
-        name = well_formed(name)
-        valid = well_formed_json(value)
-        text = valid if isinstance(valid, str) else dumps(valid)
+        name = models.well_formed(name)
+        valid = models.well_formed_json(value)
+        text = valid if isinstance(valid, str) else models.dumps(valid)
         mime = "text/plain" if isinstance(valid, str) else "application/json"
 
         def artifact(timeline: tl.Timeline) -> list[tl.Body]:
@@ -746,7 +735,10 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         """
         recorder = self._run.recorder
         feedback = tl.Feedback(
-            reaction=reaction, text=well_formed(text), origin="machine", confidence=confidence
+            reaction=reaction,
+            text=models.well_formed(text),
+            origin="machine",
+            confidence=confidence,
         )
         if not about:
             await recorder.record(feedback)
@@ -802,6 +794,6 @@ def _allowed_tools(
     own = (
         None
         if tools is None
-        else loop_checks.make_tool_patterns(loop_checks.BUILD_TOOLS, tools, caller_location())
+        else loop_checks.make_tool_patterns(loop_checks.BUILD_TOOLS, tools, names.caller_location())
     )
     return tuple(patterns for patterns in (own, configured) if patterns is not None)

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loopline import knowledge
+from loopline import knowledge, search
 from loopline.bundle import Properties, commits_of
 from loopline.clock import Clock
 from loopline.errors import KnowledgeError, StoreError
@@ -21,12 +21,6 @@ from loopline.memory import ConversationMemory, MemoryTurnIndex, TurnIndex
 from loopline.memory.postgres_turn_index import HasTurnDatabase, PostgresTurnIndex
 from loopline.models import Json
 from loopline.reader import KnowledgeRead
-from loopline.search import (
-    STATIC_KEY,
-    Embedder,
-    EmbeddingError,
-    SharedEmbedder,
-)
 from loopline.timeline import History, KnowledgeCommit, Timeline, TimelineLog
 
 if TYPE_CHECKING:
@@ -54,11 +48,11 @@ def check_embedder(
     provider, colon, model = name.partition(":")
     if provider not in EXTRAS or not (colon and model.strip()):
         providers = ", ".join(f"{provider}:…" for provider in EXTRAS)
-        raise EmbeddingError(f"{setting} is {name!r}: write one of {providers}")
+        raise search.EmbeddingError(f"{setting} is {name!r}: write one of {providers}")
     packages, extra = EXTRAS[provider]
     missing = [package for package in packages if not is_installed(package)]
     if missing:
-        raise EmbeddingError(
+        raise search.EmbeddingError(
             f"{setting} is {name!r}, which needs {', '.join(missing)}: "
             f"pip install 'loopline[{extra}]'"
         )
@@ -71,9 +65,9 @@ class Embedders:
         """`folder` is the base of relative paths; `environment` has the keys and addresses of providers."""
         self._folder = folder
         self._environment = environment
-        self._shared: dict[str, SharedEmbedder] = {}
+        self._shared: dict[str, search.SharedEmbedder] = {}
 
-    def named(self, name: str, *, setting: str) -> SharedEmbedder:
+    def named(self, name: str, *, setting: str) -> search.SharedEmbedder:
         """Return the embedder of a name; it is loaded with its first use.
 
         Raises:
@@ -81,7 +75,7 @@ class Embedders:
         """
         check_embedder(name, setting=setting)
         if name not in self._shared:
-            self._shared[name] = SharedEmbedder(
+            self._shared[name] = search.SharedEmbedder(
                 partial(
                     load_embedder,
                     name,
@@ -92,7 +86,7 @@ class Embedders:
             )
         return self._shared[name]
 
-    def of_memory(self, properties: Properties) -> SharedEmbedder:
+    def of_memory(self, properties: Properties) -> search.SharedEmbedder:
         """Return the embedder of the property `memory.embedder`, or that of static vectors if the property is empty.
 
         Raises:
@@ -101,7 +95,7 @@ class Embedders:
         name = str(properties.at("memory.embedder", "")).strip()
         if name:
             return self.named(name, setting="memory.embedder")
-        return self._shared.setdefault("", SharedEmbedder(_load_static))
+        return self._shared.setdefault("", search.SharedEmbedder(_load_static))
 
     async def close(self) -> None:
         """Close every loaded embedder."""
@@ -111,7 +105,7 @@ class Embedders:
 
 def load_embedder(
     name: str, *, folder: Path | None, environment: Mapping[str, str], exports: Path | None = None
-) -> Embedder:
+) -> search.Embedder:
     """Load the embedder of a name that `check_embedder` accepts; this blocks for seconds.
 
     `folder` is the base of a relative path; `environment` has the key and the address of a provider. A model of
@@ -148,7 +142,9 @@ def model_folder(name: str, base: Path | None) -> Path:
     for location in (spec.submodule_search_locations if spec else None) or ():
         for tokenizer in sorted(Path(location).glob("**/tokenizer.json")):
             return tokenizer.parent
-    raise EmbeddingError(f"{name!r} is neither a folder with a model nor a package that has one")
+    raise search.EmbeddingError(
+        f"{name!r} is neither a folder with a model nor a package that has one"
+    )
 
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
@@ -230,7 +226,7 @@ def open_space(
     indexes = FtsIndexes(
         read_only_store.cache_folder(store_file, "indexes") if is_on_disk else None,
         load=_load_static,
-        vectors_key=STATIC_KEY,
+        vectors_key=search.STATIC_KEY,
         shared=shared,
     )
     if not config.embedder:
@@ -335,7 +331,7 @@ def open_memory(
     store: TimelineLog,
     store_file: Path | None,
     clock: Clock,
-    embedder: SharedEmbedder | None = None,
+    embedder: search.SharedEmbedder | None = None,
 ) -> ConversationMemory:
     """Return the memory of past turns; the first search opens the index and loads the embedder.
 
