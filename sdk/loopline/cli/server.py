@@ -14,7 +14,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypedDict, Unpack
 
 import click
 
@@ -63,6 +63,23 @@ RELOAD_SECONDS = 1.0
 HOST, PORT = "127.0.0.1", 8_000
 SCAN = "APP_AV_SCAN"
 NEEDED = ("ag_ui", "fastapi", "jwt", "PIL", "python_multipart", "socketio", "uvicorn", "watchfiles")
+
+
+class ServeOptions(TypedDict):
+    """The options of `loopline serve` that configure the server."""
+
+    keys: Path | None
+    issuer: str
+    audience: str
+    client_id: str
+    jwks: str
+    production: bool
+    reload: bool
+    origin: tuple[str, ...]
+    public_url: str
+    retention: tuple[str, ...]
+    workers: int | None
+    quota: tuple[str, ...]
 
 
 @command
@@ -125,40 +142,21 @@ async def serve(
     bundles: tuple[str, ...],
     host: str,
     port: int,
-    keys: Path | None,
-    issuer: str,
-    audience: str,
-    client_id: str,
-    jwks: str,
-    production: bool,
-    reload: bool,
-    origin: tuple[str, ...],
-    public_url: str,
-    retention: tuple[str, ...],
-    workers: int | None,
-    quota: tuple[str, ...],
+    **options: Unpack[ServeOptions],
 ) -> int:
     """Serve bundles over HTTP: conversations, events, files."""
     check_extra()
     from loopline.server import FirstOf, app, make_server
 
-    if production and reload:
+    workers, reload = options["workers"], options["reload"]
+    if options["production"] and reload:
         raise UsageError("--reload is for authors: omit it in production")
     if workers is not None and reload:
         raise UsageError("--reload restarts one process: omit --workers")
-    ways = _authenticators(keys, issuer, audience, jwks)
-    if production and (not ways or os.environ.get(SCAN) != "1"):
+    ways = _authenticators(options)
+    if options["production"] and (not ways or os.environ.get(SCAN) != "1"):
         raise UsageError(f"--production needs --keys FILE or --issuer URL, and {SCAN}=1")
-    settings = _make_settings(
-        login=(issuer, client_id),
-        production=production,
-        reload=reload,
-        public_url=public_url,
-        origins=origin,
-        retention=retention,
-        quotas=quota,
-        submits_only=workers is not None,
-    )
+    settings = _make_settings(options)
     served = app(
         bundles,
         store=choices.store,
@@ -195,9 +193,7 @@ def _print_errors() -> None:
         log.addHandler(handler)
 
 
-def _authenticators(
-    keys: Path | None, issuer: str, audience: str, jwks: str
-) -> list[Authenticator]:
+def _authenticators(options: ServeOptions) -> list[Authenticator]:
     """Return the authenticators for API keys and for JSON Web Tokens that the options configure.
 
     Raises:
@@ -205,28 +201,18 @@ def _authenticators(
     """
     from loopline.server import ApiKeys, TokenUsers
 
+    keys = options["keys"]
     if keys is not None and not keys.exists():
         raise UsageError(f"{keys} does not exist; loopline key {keys} creates it")
     ways: list[Authenticator] = [] if keys is None else [ApiKeys.read(keys)]
-    if issuer:
-        ways.append(TokenUsers(issuer, audience, jwks_url=jwks))
+    if options["issuer"]:
+        users = TokenUsers(options["issuer"], options["audience"], jwks_url=options["jwks"])
+        ways.append(users)
     return ways
 
 
-def _make_settings(
-    *,
-    login: tuple[str, str],
-    production: bool,
-    reload: bool,
-    public_url: str,
-    origins: tuple[str, ...],
-    retention: tuple[str, ...],
-    quotas: tuple[str, ...],
-    submits_only: bool,
-) -> ServerSettings:
+def _make_settings(options: ServeOptions) -> ServerSettings:
     """Make the settings of a server from the options and environment variables.
-
-    `login` is the issuer, and the id of the web page there, which is empty if people do not sign in there.
 
     Raises:
         UsageError: `--retention` or `--quota` is malformed, or there is a client id without an issuer.
@@ -234,27 +220,28 @@ def _make_settings(
     """
     from loopline.server import DailyQuotas, PageLogin, Retention, ServerSettings
 
-    issuer, client_id = login
+    issuer = options["issuer"]
+    client_id = options["client_id"]
     if client_id and not issuer:
         raise UsageError("--client-id needs --issuer URL: the provider at which people sign in")
     secret = os.environ.get("LOOPLINE_LOGIN_SECRET", "")
     caps = AttachmentCaps.with_environment(os.environ)
     with misuse(LooplineError):
         return ServerSettings(
-            isolated_only=production,
-            drain_seconds=RELOAD_SECONDS if reload else ServerSettings().drain_seconds,
+            isolated_only=options["production"],
+            drain_seconds=RELOAD_SECONDS if options["reload"] else ServerSettings().drain_seconds,
             caps=replace(caps, decode_images=True),
             # The workers of the server sign URLs of files with the same key.
             signing_key=(os.environ.get("LOOPLINE_SIGNING_KEY") or token_hex(32)).encode(),
-            submits_only=submits_only,
+            submits_only=options["workers"] is not None,
             webhook_secret=os.environ.get("LOOPLINE_WEBHOOK_SECRET", "").encode(),
             login=PageLogin(issuer=issuer, client_id=client_id, secret=secret)
             if client_id
             else None,
-            public_url=public_url,
-            origins=origins,
-            retention=Retention.parse(retention),
-            quotas=DailyQuotas.parse(quotas),
+            public_url=options["public_url"],
+            origins=options["origin"],
+            retention=Retention.parse(options["retention"]),
+            quotas=DailyQuotas.parse(options["quota"]),
         )
 
 
