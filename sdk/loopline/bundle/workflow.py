@@ -243,11 +243,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         if read is None and (space or recorder.timeline.knowledge):
             read = services.read_knowledge(recorder.timeline, recorder.history)
         options = loop.options(run)
-        if child is not None and child.task.files and recorder.turn.header is None:
-            changes = child.task.files
-            limits = services.settings.workspace
-            files = file_bodies(recorder.timeline, recorder.number, changes, limits=limits)
-            recorder.foreword = [*recorder.foreword, *files]
+        self._record_task_files(recorder, child)
         quota = child.quota if child else react.Quota()
         if loop.lean and (search or read or skills.skills or uses_loop_tools(options, services)):
             loop = structs.replace(loop, lean=False)
@@ -256,12 +252,8 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         )
         recorder.header = loop.header(run, options, toolset)
         knowledge = guard_read(read) if read else None
-        repositories = (
-            [commit.name for commit in run.commits] if services.settings.agents_md else None
-        )
-        pages = (
-            () if repositories is None else await nearest_pages(recorder, knowledge, repositories)
-        )
+        repos = [commit.name for commit in run.commits] if services.settings.agents_md else None
+        pages = () if repos is None else await nearest_pages(recorder, knowledge, repos)
         runtime = react.ToolRuntime(
             recorder=recorder,
             clock=services.clock,
@@ -340,6 +332,14 @@ class BaseWorkflow(Generic[toolbox.Deps]):
             form=form,
             system=loop.instructions,
         )
+
+    def _record_task_files(self, recorder: tl.Recorder, child: react.Child | None) -> None:
+        """Add the files of the task to the first records of a new child run."""
+        if child is None or not child.task.files or recorder.turn.header is not None:
+            return
+        limits = self._run.services.settings.workspace
+        files = file_bodies(recorder.timeline, recorder.number, child.task.files, limits=limits)
+        recorder.foreword = [*recorder.foreword, *files]
 
     def _successor(
         self,

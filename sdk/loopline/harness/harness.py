@@ -368,8 +368,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             stack.push_async_callback(servers.close)
             settings = bundles.loop_settings(properties)
             skills = skill_finder(loaded, settings.skills, os.environ)
-            tool_modules = await asyncio.to_thread(bundles.descriptor_modules, loaded, "tools")
-            skill_modules = await asyncio.to_thread(bundles.descriptor_modules, loaded, "skills")
+            tool_modules, skill_modules = await asyncio.to_thread(_find_modules, loaded)
             approvals = loaded.bundle.approvals.with_people(settings.approval_people)
             services = bundles.Services(
                 source=self._source_name,
@@ -768,6 +767,10 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             ),
             lookup=conversation_lookup(opened.log, conversation),
         )
+
+
+def _find_modules(loaded: bundles.LoadedBundle) -> tuple[Sequence[str], Sequence[str]]:
+    return bundles.descriptor_modules(loaded, "tools"), bundles.descriptor_modules(loaded, "skills")
 
 
 def _readable_skills(modules: Sequence[str], skills: Callable[[str], Skills]) -> Skills:
