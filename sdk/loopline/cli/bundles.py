@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import json
 import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, TypeVar, cast, get_type_hints
 
 import click
@@ -33,7 +31,7 @@ from loopline.clock import SystemClock
 from loopline.crew import Agents
 from loopline.errors import BundleError, LooplineError, PropertyError, ToolError
 from loopline.harness import features_for, open_executions, skill_places
-from loopline.knowledge import KnowledgeState
+from loopline.knowledge import ROOT_SETTINGS, KnowledgeState
 from loopline.models import Json, JsonObject, OutputSchema, dumps, output_type_of
 from loopline.prompt import Native, View
 from loopline.reader import ConversationView, Reader
@@ -42,7 +40,6 @@ from loopline.search import VectorState
 from loopline.skills import Skills
 from loopline.timeline import CustomEvent, Moment, Timeline
 
-ROOTS = ("docs_root", "src_root", "deploy_root", "tests_root")
 TURN_ID = "turn_1"
 """The turn in the context of a tool that is called outside a conversation."""
 QUESTION = "How long is this sentence?"
@@ -284,7 +281,7 @@ def _knowledge_lines(findings: Findings) -> Iterator[Text]:
     else:
         yield Text.assemble("    ", vectors_line(findings.vectors))
     properties = findings.properties.section("knowledge")
-    for root in ROOTS:
+    for root in ROOT_SETTINGS:
         if properties.get(root):
             name = root.removesuffix("_root")
             yield Text.assemble(f"    ks:{name}/", (f"  {properties[root]}", QUIET))
@@ -321,46 +318,27 @@ def _section(name: str, summary: str) -> Text:
 
 
 def _signature(tool: toolbox.Tool) -> str:
-    """Render the parameters that a model fills in, with the types as the author wrote them or from the schema."""
+    """Render the parameters that a model fills in, with their types in Python or from the schema."""
     if not isinstance(tool, toolbox.BoundTool):
         return _parameters(tool.spec.parameters)
     shown = tool.spec.parameters.get("properties")
     function = tool.function.function
     written = inspect.signature(function).parameters.values()
+    types = {parameter.name: parameter.annotation for parameter in written}
+    with suppress(NameError, TypeError):  # a text in an annotation that cannot be resolved here
+        types |= get_type_hints(function, include_extras=False)
     return ", ".join(
         f"{parameter.name}{'' if parameter.default is parameter.empty else '?'}: "
-        f"{_annotation(parameter.annotation, function.__module__)}"
+        f"{_type_text(types[parameter.name], function.__module__)}"
         for parameter in written
         if isinstance(shown, dict) and parameter.name in shown
     )
 
 
-def _annotation(written: object, module: str) -> str:
-    """Render an annotation of a function in a module, with `Annotated[int, …]` as `int`."""
-    if isinstance(written, str):
-        return ast.unparse(_Bare().visit(ast.parse(written, mode="eval")))
-    holder = SimpleNamespace(__annotations__={"type": written})
-    try:
-        bare = get_type_hints(holder, include_extras=False)["type"]
-    except (NameError, TypeError):  # a text inside the annotation that cannot be resolved here
-        bare = written
-    return inspect.formatannotation(bare, module).replace("typing.", "")
-
-
-class _Bare(ast.NodeTransformer):
-    """Replaces `Annotated[int, …]` by `int` in an annotation."""
-
-    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        """Return the type in `Annotated[…]`, and other types with theirs replaced."""
-        self.generic_visit(node)
-        match node:
-            case ast.Subscript(
-                value=ast.Name(id="Annotated") | ast.Attribute(attr="Annotated"),
-                slice=ast.Tuple(elts=[inner, *_]),
-            ):
-                return inner
-            case _:
-                return node
+def _type_text(kind: object, module: str) -> str:
+    if isinstance(kind, str):
+        return kind
+    return inspect.formatannotation(kind, module).replace("typing.", "")
 
 
 def _parameters(schema: JsonObject) -> str:

@@ -677,7 +677,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             if at_once < 1:
                 raise LooplineError(f"at_once is {at_once}: it must be 1 or more")
             at_once = asyncio.Semaphore(at_once)
-        return await self._recoveries(on_outcome, unbegun_since).carry_on(at_once)
+        return await self.recoveries(on_outcome, unbegun_since).carry_on(at_once)
 
     async def run_next(
         self, conversation: timeline.ConversationKey, *, is_only: bool = False
@@ -691,25 +691,18 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         summary = await self._open_parts.log.find(conversation)
         if summary is None:
             return None
-        return await self._recoveries(None, unbegun_since).run_next(summary)
+        return await self.recoveries(None, unbegun_since).run_next(summary)
 
     async def newest_timeline(self, conversation: timeline.ConversationKey) -> timeline.Timeline:
         """Return the timeline of a conversation with the newest blocks, to be read before anything else is awaited."""
         return await self._open_parts.turns.newest(conversation)
 
-    async def begin_scheduled(self, conversation: timeline.ConversationKey) -> datetime | None:
-        """Begin the scheduled messages of this bundle that are due in a conversation; return when its next one is due.
-
-        A message that was sent through a later version of the bundle is left for that version. Return None if no message
-        waits, or if the schedule cannot be read here, which is logged.
-        """
-        return await self._recoveries(None, None).begin_scheduled(conversation)
-
-    def _recoveries(
+    def recoveries(
         self,
-        on_outcome: Callable[[conversations.Recovery], None] | None,
-        unbegun_since: datetime | None,
+        on_outcome: Callable[[conversations.Recovery], None] | None = None,
+        unbegun_since: datetime | None = None,
     ) -> conversations.Recoveries:
+        """Return what resumes the turns of this bundle that other processes left; the parameters are those of `carry_on`."""
         opened = self._open_parts
         return conversations.Recoveries(
             log=opened.log,

@@ -7,11 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from loopline.errors import KnowledgeError
-from loopline.knowledge import KnowledgeConfig, Passage, Repository, read_passage
+from loopline.knowledge import ROOT_SETTINGS, KnowledgeConfig, Passage, Repository, read_passage
 from loopline.timeline import KnowledgeCommit
-
-ROOTS = ("docs_root", "src_root", "deploy_root", "tests_root")
-"""The settings of the folders of a repository."""
 
 
 class PastRepositories:
@@ -35,7 +32,7 @@ class PastRepositories:
         except KnowledgeError as error:
             raise KnowledgeError(f"its repository cannot be opened now: {error}") from error
         roots: dict[str, Any] = {
-            name: folder for name, folder in used.roots.items() if name in ROOTS
+            name: used.roots[name] for name in ROOT_SETTINGS if name in used.roots
         }
         config = replace(KnowledgeConfig(), **roots)
         return read_passage(repository, config, ref, at, name=used.name)

@@ -148,7 +148,7 @@ def model_folder(name: str, base: Path | None) -> Path:
 
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
-_REPOSITORY_SETTINGS = ("repo", "ref", "docs_root", "src_root", "deploy_root", "tests_root")
+_REPOSITORY_SETTINGS = ("repo", "ref", *knowledge.ROOT_SETTINGS)
 
 
 def knowledge_config(properties: Properties) -> knowledge.KnowledgeConfig | None:

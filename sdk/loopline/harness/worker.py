@@ -287,7 +287,10 @@ class Worker:
 
     async def _begin_scheduled(self, conversation: tl.ConversationKey) -> None:
         """Append the scheduled messages that are due, and look again when the next one is, if no sweep comes before."""
-        dues = [await harness.begin_scheduled(conversation) for harness in self._harnesses.values()]
+        dues = [
+            await harness.recoveries().begin_scheduled(conversation)
+            for harness in self._harnesses.values()
+        ]
         due = min((time for time in dues if time is not None), default=None)
         if due is not None:
             seconds = (due - self._clock.now()).total_seconds()

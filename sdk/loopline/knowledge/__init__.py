@@ -11,4 +11,5 @@ from loopline.knowledge.repository import Repository as Repository
 from loopline.knowledge.space import KnowledgeSpace as KnowledgeSpace
 from loopline.knowledge.space import KnowledgeState as KnowledgeState
 from loopline.knowledge.space import SearchFilter as SearchFilter
+from loopline.knowledge.tree import ROOT_SETTINGS as ROOT_SETTINGS
 from loopline.knowledge.tree import KnowledgeConfig as KnowledgeConfig

@@ -17,6 +17,10 @@ COMMON_PATHS = 2_000
 """A part of names that more paths have does not help to find similar paths."""
 
 
+ROOT_SETTINGS = ("docs_root", "src_root", "deploy_root", "tests_root")
+"""The settings of the folders of a repository."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnowledgeConfig:
     """The `knowledge` properties of a bundle.
@@ -45,12 +49,7 @@ class KnowledgeConfig:
     @property
     def folders(self) -> dict[str, str]:
         """The folders of the configured roots, by their settings."""
-        folders = {
-            "docs_root": self.docs_root,
-            "src_root": self.src_root,
-            "deploy_root": self.deploy_root,
-            "tests_root": self.tests_root,
-        }
+        folders = {setting: str(getattr(self, setting)) for setting in ROOT_SETTINGS}
         return {setting: folder for setting, folder in folders.items() if folder}
 
 
