@@ -539,19 +539,17 @@ def _show_outcome(outcome: toolbox.Outcome, choices: Choices, screen: Screen) ->
 
 @command
 @click.argument("name", metavar="NAME", help="The name of the new bundle.")
-@click.option(
+@parameters.with_default(
     "folder",
     "--in",
     type=parameters.PATH,
     default=Path(),
-    show_default=True,
     metavar="FOLDER",
     help="Where to create its folder.",
 )
-@click.option(
+@parameters.flag(
     "package",
     "--package",
-    is_flag=True,
     help="A package to install, with descriptors and a skill, instead of one module.",
 )
 async def new(choices: Choices, screen: Screen, name: str, folder: Path, *, package: bool) -> int:

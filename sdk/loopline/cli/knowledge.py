@@ -11,7 +11,7 @@ from rich.text import Text
 
 from loopline.cli.bundle_access import open_bundle, progress_bar
 from loopline.cli.options import ANSWERED, FAILED, Choices, UsageError, command
-from loopline.cli.parameters import COUNT, bundle_argument, property_options
+from loopline.cli.parameters import COUNT, bundle_argument, property_options, with_default
 from loopline.cli.terminal import QUIET, REF, WARNING, Screen, escape, quantity
 from loopline.errors import LooplineError
 from loopline.harness import Harness
@@ -25,9 +25,7 @@ DIGITS = 3
 @command
 @bundle_argument
 @click.argument("query", metavar="QUERY", help="The words to look for.")
-@click.option(
-    "--limit", type=COUNT, default=5, show_default=True, help="Print at most this many passages."
-)
+@with_default("--limit", type=COUNT, default=5, help="Print at most this many passages.")
 @click.option("--root", default="", metavar="FOLDER", help="Look only below this folder.")
 @click.option("--language", default="", metavar="ENDING", help="Look only in such files, as py.")
 @click.option(

@@ -82,9 +82,12 @@ pager_option: Decorator = click.option(
 )
 yes_option: Decorator = click.option("-y", "--yes", is_flag=True, help="Do not ask first.")
 
-_flag = partial(click.option, is_flag=True)
-json_option: Decorator = _flag("as_json", "--json", help="Print one JSON value on stdout.")
-verbose_option: Decorator = _flag(
+flag = partial(click.option, is_flag=True)
+repeated = partial(click.option, multiple=True)
+with_default = partial(click.option, show_default=True)
+"""Makes an option whose help shows its default."""
+json_option: Decorator = flag("as_json", "--json", help="Print one JSON value on stdout.")
+verbose_option: Decorator = flag(
     "-v", "--verbose", help="Log to stderr; with --json in lines of JSON."
 )
 
@@ -105,7 +108,7 @@ browser_options: Decorator = _combine(
     click.option(
         "--port", type=PORT, default=0, help="The port to listen on; a free one if omitted."
     ),
-    _flag("--no-browser", help="Print the address, and open no browser."),
+    flag("--no-browser", help="Print the address, and open no browser."),
 )
 cassette_options: Decorator = _combine(
     click.option(

@@ -229,10 +229,9 @@ def _item_document(item: Item) -> Json:
 
 @command
 @parameters.conversation_argument
-@click.option("--html", is_flag=True, help="Print it as one HTML page that needs nothing else.")
-@click.option(
+@parameters.flag("--html", help="Print it as one HTML page that needs nothing else.")
+@parameters.repeated(
     "--redact",
-    multiple=True,
     metavar="KIND",
     help="With --html: replace secrets (secret) or personal data, such as email.",
 )

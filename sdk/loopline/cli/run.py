@@ -119,8 +119,8 @@ MODEL_REMARKS = {"offline": " — a deterministic reader, not a language model"}
 _EMPTY_LINES = re.compile(r"\n\s*\n")
 _logger = logging.getLogger("loopline")
 
-_any_bundle_option = click.option(
-    "--any-bundle", is_flag=True, help="Continue a turn of another bundle or version."
+_any_bundle_option = parameters.flag(
+    "--any-bundle", help="Continue a turn of another bundle or version."
 )
 
 
@@ -139,16 +139,10 @@ _any_bundle_option = click.option(
 @click.option(
     "--protocol", type=click.Choice(get_args(Protocol)), help="How the model states its decisions."
 )
-@click.option(
-    "--answer", multiple=True, metavar="CALL=VALUE", help="Answer a call of the paused turn."
-)
+@parameters.repeated("--answer", metavar="CALL=VALUE", help="Answer a call of the paused turn.")
 @parameters.by_option
-@click.option(
-    "--attach",
-    type=parameters.PATH,
-    multiple=True,
-    metavar="FILE",
-    help="Attach a file; may be repeated.",
+@parameters.repeated(
+    "--attach", type=parameters.PATH, metavar="FILE", help="Attach a file; may be repeated."
 )
 @click.option("--svg", type=parameters.PATH, metavar="FILE", help="Save the screen as a picture.")
 @click.option(
@@ -659,17 +653,13 @@ def _source_document(n: int, source: tl.Source) -> Json:
 @command
 @parameters.conversation_option
 @parameters.bundle_argument
-@click.option(
-    "all_turns",
-    "--all",
-    is_flag=True,
-    help="Continue every cut turn of the bundle in the store instead.",
+@parameters.flag(
+    "all_turns", "--all", help="Continue every cut turn of the bundle in the store instead."
 )
-@click.option(
+@parameters.with_default(
     "--at-once",
     type=parameters.COUNT,
     default=4,
-    show_default=True,
     metavar="N",
     help="With --all: run this many at a time.",
 )

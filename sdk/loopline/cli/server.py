@@ -84,9 +84,9 @@ class ServeOptions(TypedDict):
 
 @command
 @parameters.bundles_argument
-@click.option("--host", default=HOST, show_default=True, help="The address to listen on.")
-@click.option(
-    "--port", type=parameters.PORT, default=PORT, show_default=True, help="The port to listen on."
+@parameters.with_default("--host", default=HOST, help="The address to listen on.")
+@parameters.with_default(
+    "--port", type=parameters.PORT, default=PORT, help="The port to listen on."
 )
 @click.option(
     "--keys", type=parameters.PATH, metavar="FILE", help="API keys, as loopline key writes them."
@@ -102,15 +102,10 @@ class ServeOptions(TypedDict):
 @click.option(
     "--jwks", default="", metavar="URL", help="The issuer's keys, if its configuration names none."
 )
-@click.option(
-    "--production", is_flag=True, help="Refuse to start without keys, scanner and isolation."
-)
-@click.option("--reload", is_flag=True, help="Restart when a file of a bundle changes.")
-@click.option(
-    "--origin",
-    multiple=True,
-    metavar="URL",
-    help="Pages of this origin may read answers in a browser.",
+@parameters.flag("--production", help="Refuse to start without keys, scanner and isolation.")
+@parameters.flag("--reload", help="Restart when a file of a bundle changes.")
+@parameters.repeated(
+    "--origin", metavar="URL", help="Pages of this origin may read answers in a browser."
 )
 @click.option(
     "--public-url",
@@ -118,9 +113,8 @@ class ServeOptions(TypedDict):
     metavar="URL",
     help="The address of the proxy in front of the server, for its URLs.",
 )
-@click.option(
+@parameters.repeated(
     "--retention",
-    multiple=True,
     metavar="[TENANT=]DAYS",
     help="Forget conversations without activity for this number of days.",
 )
@@ -129,11 +123,8 @@ class ServeOptions(TypedDict):
     type=click.IntRange(min=0, max=100),
     help="Run turns in this number of worker processes; with 0 in workers that are started elsewhere.",
 )
-@click.option(
-    "--quota",
-    multiple=True,
-    metavar="NAME=AMOUNT",
-    help="A limit per day, such as user_tokens=200000.",
+@parameters.repeated(
+    "--quota", metavar="NAME=AMOUNT", help="A limit per day, such as user_tokens=200000."
 )
 @parameters.model_options
 async def serve(
@@ -315,9 +306,8 @@ async def _serve_until_a_change(
 
 @command
 @click.argument("file", type=parameters.PATH, metavar="FILE", help="Where the digest is stored.")
-@click.option(
+@parameters.repeated(
     "--role",
-    multiple=True,
     help="A role: privileged may read conversations of other users, approver may approve calls that need a second person.",
 )
 @click.option(
@@ -370,13 +360,9 @@ LOOPBACK = "127.0.0.1"
     type=click.IntRange(min=1, max=65535),
     help="Serve over HTTP at /mcp of this port, not stdio.",
 )
-@click.option(
-    "--host", default=LOOPBACK, show_default=True, help="The address to listen on, with --port."
-)
-@click.option(
-    "--allow-host",
-    multiple=True,
-    help="Another host name of the server, such as the name of a proxy.",
+@parameters.with_default("--host", default=LOOPBACK, help="The address to listen on, with --port.")
+@parameters.repeated(
+    "--allow-host", help="Another host name of the server, such as the name of a proxy."
 )
 @click.option("--login", metavar="SERVER", help="Sign in to an MCP server of the bundle instead.")
 @parameters.answer_options

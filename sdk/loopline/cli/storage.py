@@ -67,9 +67,8 @@ _fact_argument = click.argument("fact_id", metavar="ID", help="The fact, as memo
     "file", type=parameters.PATH, metavar="FILE", help="What export printed; - reads stdin."
 )
 @click.option("name", "--as", default="", help="Its name here, instead of its own.")
-@click.option(
+@parameters.repeated(
     "--confirm",
-    multiple=True,
     metavar="ACTION",
     help="Allow an action that the import lists as inert; may be repeated.",
 )
@@ -219,7 +218,7 @@ async def move(_: Choices, screen: Screen, source: str, target: str) -> int:
 
 @command
 @click.argument("name", metavar="CONVERSATION", help="Its name.")
-@click.option("--cascade", is_flag=True, help="Forget the forks that show parts of it too.")
+@parameters.flag("--cascade", help="Forget the forks that show parts of it too.")
 @parameters.yes_option
 @parameters.user_options
 async def forget(choices: Choices, screen: Screen, name: str, cascade: bool, yes: bool) -> int:
@@ -371,11 +370,10 @@ async def feedback(
 
 @command
 @parameters.conversation_option
-@click.option(
+@parameters.with_default(
     "--wait",
     type=click.FloatRange(min=0.1),
     default=30.0,
-    show_default=True,
     metavar="SECONDS",
     help="How long to wait until it has ended.",
 )
@@ -440,7 +438,7 @@ def _exit_reason(turn: tl.Turn) -> str | None:
 @click.argument(
     "values", nargs=-1, metavar="[VALUE…]", help="yes, or FIELD=VALUE for the fields of its form."
 )
-@click.option("--decline", is_flag=True, help="Give no answer.")
+@parameters.flag("--decline", help="Give no answer.")
 @parameters.by_option
 @parameters.report_options
 async def answer(
@@ -477,7 +475,7 @@ async def answer(
 @command
 @parameters.conversation_option
 @click.argument("call", required=False, metavar="[CALL]", help="Only this call, such as c3.")
-@click.option("--stop", is_flag=True, help="Stop CALL.")
+@parameters.flag("--stop", help="Stop CALL.")
 @click.option(
     "--wait", type=click.FloatRange(min=0), default=0.0, help="Seconds to wait until none runs."
 )

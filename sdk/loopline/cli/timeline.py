@@ -112,29 +112,24 @@ class BlockSelection:
 @command
 @parameters.conversation_argument
 @click.option("--turn", type=parameters.TURN, help="Only this turn, as turn_2 or 2.")
-@click.option(
+@parameters.repeated(
     "--types",
     "--type",
-    multiple=True,
     metavar="TYPE,…",
     help="Only these types and those below them: user,react.tool",
 )
-@click.option(
-    "--after",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Only blocks after this seq.",
+@parameters.with_default(
+    "--after", type=click.IntRange(min=0), default=0, help="Only blocks after this seq."
 )
 @click.option("--limit", type=parameters.COUNT, help="At most this many lines.")
-@click.option("--verify", is_flag=True, help="Compare the answers with the sources they cite.")
-@click.option("--cost", is_flag=True, help="Show what each request cost.")
+@parameters.flag("--verify", help="Compare the answers with the sources they cite.")
+@parameters.flag("--cost", help="Show what each request cost.")
 @click.option(
     "--dialect",
     type=click.Choice(get_args(DialectName)),
     help="Show the records that a subscriber received in this dialect.",
 )
-@click.option("listed", "--list", "--all", is_flag=True, help="List the conversations instead.")
+@parameters.flag("listed", "--list", "--all", help="List the conversations instead.")
 @click.option("--active-after", metavar="TIME", help="With --list: only those active later.")
 @click.option("--active-before", metavar="TIME", help="With --list: only those not active since.")
 @parameters.scope_options

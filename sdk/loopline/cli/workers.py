@@ -44,11 +44,10 @@ _LIMIT = click.IntRange(min=0)
 
 @command
 @parameters.bundles_argument
-@click.option(
+@parameters.with_default(
     "--turns",
     type=parameters.COUNT,
     default=harness.WorkerLimits().turns,
-    show_default=True,
     help="The most turns that this worker runs at once.",
 )
 @click.option(
@@ -60,30 +59,26 @@ _LIMIT = click.IntRange(min=0)
 @click.option(
     "--bundle-turns", type=_LIMIT, default=0, help="The most turns of a bundle, in all workers."
 )
-@click.option(
+@parameters.with_default(
     "--drain",
     type=click.FloatRange(min=0),
     default=DRAIN_SECONDS,
-    show_default=True,
     metavar="SECONDS",
     help="How long SIGTERM waits for turns before it hands them over.",
 )
-@click.option(
+@parameters.repeated(
     "--quota",
-    multiple=True,
     metavar="NAME=NUMBER",
     help="The most that a user or tenant uses in a day, as for serve.",
 )
-@click.option("--production", is_flag=True, help="Refuse bundles without isolation.")
-@click.option(
-    "--private-errors",
-    is_flag=True,
-    help="Hide the details of errors from users; the log has them.",
+@parameters.flag("--production", help="Refuse bundles without isolation.")
+@parameters.flag(
+    "--private-errors", help="Hide the details of errors from users; the log has them."
 )
 @click.option(
     "--public-url", default="", metavar="URL", help="The address of the server, for URLs of files."
 )
-@click.option("--of-server", is_flag=True, hidden=True)
+@parameters.flag("--of-server", hidden=True)
 @parameters.model_options
 async def worker(
     choices: Choices,
