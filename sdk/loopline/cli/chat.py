@@ -30,12 +30,7 @@ _logger = logging.getLogger("loopline")
     help="A bundle's file, folder or name; with --server its id there.",
 )
 @click.option("--server", default="", metavar="URL", help="Talk with a bundle of this server.")
-@click.option(
-    "--key-file",
-    type=parameters.PATH,
-    metavar="FILE",
-    help="The file of your key there; else LOOPLINE_KEY has it.",
-)
+@parameters.file_option("--key-file", help="The file of your key there; else LOOPLINE_KEY has it.")
 @parameters.conversation_option
 @parameters.answer_options
 @parameters.cassette_options

@@ -84,6 +84,7 @@ yes_option: Decorator = click.option("-y", "--yes", is_flag=True, help="Do not a
 
 flag = partial(click.option, is_flag=True)
 repeated = partial(click.option, multiple=True)
+file_option = partial(click.option, type=PATH, metavar="FILE")
 with_default = partial(click.option, show_default=True)
 """Makes an option whose help shows its default."""
 json_option: Decorator = flag("as_json", "--json", help="Print one JSON value on stdout.")
@@ -111,10 +112,6 @@ browser_options: Decorator = _combine(
     flag("--no-browser", help="Print the address, and open no browser."),
 )
 cassette_options: Decorator = _combine(
-    click.option(
-        "--record", type=PATH, metavar="FILE", help="Record the replies of a provider's model."
-    ),
-    click.option(
-        "--replay", type=PATH, metavar="FILE", help="Answer from a recording, without network."
-    ),
+    file_option("--record", help="Record the replies of a provider's model."),
+    file_option("--replay", help="Answer from a recording, without network."),
 )

@@ -144,7 +144,7 @@ _any_bundle_option = parameters.flag(
 @parameters.repeated(
     "--attach", type=parameters.PATH, metavar="FILE", help="Attach a file; may be repeated."
 )
-@click.option("--svg", type=parameters.PATH, metavar="FILE", help="Save the screen as a picture.")
+@parameters.file_option("--svg", help="Save the screen as a picture.")
 @click.option(
     "--at", metavar="TIME", help="Begin the turn at this time, in UTC if it names no zone."
 )

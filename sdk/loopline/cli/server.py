@@ -88,9 +88,7 @@ class ServeOptions(TypedDict):
 @parameters.with_default(
     "--port", type=parameters.PORT, default=PORT, help="The port to listen on."
 )
-@click.option(
-    "--keys", type=parameters.PATH, metavar="FILE", help="API keys, as loopline key writes them."
-)
+@parameters.file_option("--keys", help="API keys, as loopline key writes them.")
 @click.option("--issuer", default="", metavar="URL", help="Accept JSON Web Tokens of this issuer.")
 @click.option("--audience", default="", help="The audience that these tokens must have.")
 @click.option(

@@ -95,14 +95,10 @@ async def import_document(
 
 @command
 @click.argument("name", required=False, metavar="[CONVERSATION]", help="Its name; all if omitted.")
-@click.option(
-    "--document", type=parameters.PATH, metavar="FILE", help="Audit an exported document instead."
-)
-@click.option(
-    "--head", type=parameters.PATH, metavar="FILE", help="Compare with heads that were saved."
-)
-@click.option("--save", type=parameters.PATH, metavar="FILE", help="Save the current heads.")
-@click.option("--key", type=parameters.PATH, metavar="FILE", help="The key that signs the heads.")
+@parameters.file_option("--document", help="Audit an exported document instead.")
+@parameters.file_option("--head", help="Compare with heads that were saved.")
+@parameters.file_option("--save", help="Save the current heads.")
+@parameters.file_option("--key", help="The key that signs the heads.")
 @parameters.report_options
 async def audit(
     choices: Choices,
