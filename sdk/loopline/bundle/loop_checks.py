@@ -121,13 +121,6 @@ def check_build_limits(limits: Limits, build: Callable[..., Any]) -> None:
     check_limits(limits)
 
 
-def make_tool_patterns(
-    setting: str, patterns: Iterable[str], location: str = ""
-) -> tuple[ToolPattern, ...]:
-    """Return a ToolPattern for each name or pattern of a setting, with the location of the setting."""
-    return tuple(ToolPattern(setting, pattern, location) for pattern in patterns)
-
-
 async def check_tools(
     services: Services,
     patterns: Sequence[ToolPattern],

@@ -428,7 +428,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         allowed = [*loop.allowed]
         if loop.child_tools is not None:
             who = f"the agent {loop.agent!r}" if loop.agent else "a child run"
-            allowed.append(loop_checks.make_tool_patterns(who, loop.child_tools))
+            allowed.append(tuple(toolbox.ToolPattern(who, pattern) for pattern in loop.child_tools))
         of_guards = tool_patterns(loop.guards) if loop.guards else ()
         named = (*chain.from_iterable(allowed), *of_guards)
         await loop_checks.check_tools(services, named, bundle_tools, server_tools)
@@ -791,9 +791,9 @@ def _allowed_tools(
     tools: Iterable[str] | None, configured: tuple[toolbox.ToolPattern, ...] | None
 ) -> tuple[tuple[toolbox.ToolPattern, ...], ...]:
     """Return the patterns of `build_react(tools=…)` and of the configuration; a tool must match one of each that is set."""
-    own = (
-        None
-        if tools is None
-        else loop_checks.make_tool_patterns(loop_checks.BUILD_TOOLS, tools, names.caller_location())
-    )
-    return tuple(patterns for patterns in (own, configured) if patterns is not None)
+    allowed = [] if configured is None else [configured]
+    if tools is not None:
+        location = names.caller_location()
+        own = (toolbox.ToolPattern(loop_checks.BUILD_TOOLS, name, location) for name in tools)
+        allowed.insert(0, tuple(own))
+    return tuple(allowed)
