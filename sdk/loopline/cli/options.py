@@ -182,7 +182,6 @@ class JsonLines(logging.Formatter):
 
 
 Protocol = Literal["auto", "native", "json", "tagged", "thought_action"]
-ReactionName = Literal["ok", "not_ok", "neutral", "none"]
 REACTIONS: Mapping[str, Reaction | None] = {
     "ok": "ok",
     "not_ok": "not_ok",

@@ -124,15 +124,13 @@ def _show_cache(
     )
     sent = list(prompts.past_requests(timeline))
     report = caching.simulate((request.as_sent for request in sent), rules)
-    prices = [models.find_model_facts(model or request.round_start.model).price for request in sent]
-    costs = [
-        price.of(row.usage) if price else None
-        for row, price in zip(report.rows, prices, strict=True)
-    ]
-    costs_uncached = [
-        price.of(models.Usage(input_tokens=row.usage.input_tokens)) if price else None
-        for row, price in zip(report.rows, prices, strict=True)
-    ]
+    costs: list[float | None] = []
+    costs_uncached: list[float | None] = []
+    for request, row in zip(sent, report.rows, strict=True):
+        price = models.find_model_facts(model or request.round_start.model).price
+        uncached = models.Usage(input_tokens=row.usage.input_tokens)
+        costs.append(price.of(row.usage) if price else None)
+        costs_uncached.append(price.of(uncached) if price else None)
     if choices.as_json:
         screen.write_json(_cache_document(sent, report, costs, costs_uncached))
         return ANSWERED
@@ -147,12 +145,12 @@ def _show_cache(
         f"the prompts cost {report.cost_factor:.2f} of their cost without a cache"
     )
     cost = _sum(costs)
-    uncached = _sum(costs_uncached)
-    if cost is None or uncached is None:
+    cost_uncached = _sum(costs_uncached)
+    if cost is None or cost_uncached is None:
         screen.note("the price of a model is unknown: --model uses the prices of another model")
     else:
         screen.note(
-            f"that is {format_dollars(cost)} instead of {format_dollars(uncached)}, replies aside"
+            f"that is {format_dollars(cost)} instead of {format_dollars(cost_uncached)}, replies aside"
         )
     return ANSWERED
 

@@ -21,7 +21,6 @@ from loopline.cli.options import (
     FAILED,
     REACTIONS,
     Choices,
-    ReactionName,
     UsageError,
     command,
     misuse,
@@ -353,9 +352,7 @@ async def fork(choices: Choices, screen: Screen, seq: int, name: str) -> int:
 @click.option("--text", default="", help="Your reason.")
 @parameters.conversation_option
 @parameters.user_options
-async def feedback(
-    choices: Choices, screen: Screen, turn: str, reaction: ReactionName, text: str
-) -> int:
+async def feedback(choices: Choices, screen: Screen, turn: str, reaction: str, text: str) -> int:
     """Rate a turn; the newest reaction counts."""
     async with open_existing_store(choices) as store:
         conversation = await reader.choose_conversation(store, choices, screen)
