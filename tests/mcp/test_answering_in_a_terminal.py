@@ -45,7 +45,7 @@ def form(schema: Json) -> QuestionForm:
 
 def test_each_field_is_answered_by_a_line() -> None:
     asked, is_complete = form(FORM), False
-    assert [line.plain for line in asked.lines] == [
+    assert [line.plain for line in (asked.question, asked.prompt)] == [
         "? c1 Which?",
         "  kind (green | black):  (- declines)",
     ]

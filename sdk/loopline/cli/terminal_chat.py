@@ -234,8 +234,9 @@ class TerminalChat(Chat):
         self._show_question()
 
     def _show_question(self) -> None:
-        for line in self._questions[0].lines if self._questions else ():
-            self._screen.note(line)
+        if self._questions:
+            self._screen.note(self._questions[0].question)
+            self._screen.note(self._questions[0].prompt)
 
     def _add_question(self, event: Delta) -> None:
         """Queue the question of a running call, and show it if it is the first in the queue."""

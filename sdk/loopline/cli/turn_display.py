@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import takewhile
 
 from rich.console import Group, RenderableType
 from rich.spinner import Spinner
@@ -39,11 +40,6 @@ class Step:
     counts: str = ""
     ms: float | None = None
     problem: str = ""
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether the step is done or has failed."""
-        return self.status in ("done", "failed")
 
 
 @dataclass(slots=True)
@@ -316,9 +312,8 @@ class TurnDisplay:
 
 
 def take_finished_steps(steps: Sequence[Step]) -> Sequence[Step]:
-    """Return the steps before the first unfinished step."""
-    unfinished = (n for n, step in enumerate(steps) if not step.is_finished)
-    return steps[: next(unfinished, len(steps))]
+    """Return the steps before the first step that is neither done nor failed."""
+    return list(takewhile(lambda step: step.status in ("done", "failed"), steps))
 
 
 def _animation(steps: Sequence[Step], progress: str, preview: str) -> RenderableType:
@@ -415,7 +410,10 @@ class QuestionForm:
     def __init__(self, call_id: str, question: str, schema: Json) -> None:
         self.call_id: str = call_id
         self._text = question
-        self._fields, self._required = _parse_form(schema)
+        fields, self._required = schema_fields(schema)
+        self._fields: dict[str, Mapping[str, Json]] = {
+            name: field if isinstance(field, dict) else {} for name, field in fields.items()
+        }
         self._answers: dict[str, Json] = {}
 
     @property
@@ -432,11 +430,6 @@ class QuestionForm:
     def usage(self) -> str:
         """A template of the answer, such as `kind=… size=…`, or `yes`."""
         return " ".join(f"{name}=…" for name in self._fields) or "yes"
-
-    @property
-    def lines(self) -> list[Text]:
-        """The question and the prompt for its first field."""
-        return [self.question, self.prompt]
 
     @property
     def prompt(self) -> Text:
@@ -493,14 +486,6 @@ class QuestionForm:
     def answer(self) -> Json:
         """The values of the fields; True or False for a question without fields."""
         return {**self._answers} if self._fields else self._answers[""]
-
-
-def _parse_form(schema: Json) -> tuple[dict[str, Mapping[str, Json]], list[Json]]:
-    """Return the schemas of the fields by name, and the names of the required fields."""
-    fields, required = schema_fields(schema)
-    return {
-        name: field if isinstance(field, dict) else {} for name, field in fields.items()
-    }, required
 
 
 def schema_fields(schema: Json) -> tuple[JsonObject, list[Json]]:
