@@ -198,7 +198,7 @@ class _SharedServer:
         self._entry = entry
         self._setup = setup
         self._digest = entry.digest
-        self._kept: CachedTools | None = None
+        self._tool_list: CachedTools | None = None
         self._chosen: dict[
             bundles.McpSelection, tuple[CachedTools, list[McpTool], Mapping[str, str], list[str]]
         ] = {}
@@ -212,7 +212,7 @@ class _SharedServer:
         """Read the stored tool list, or start the server to get it; return the problem as text, empty if there is none."""
         await self.read_stored()
         async with self._reading:
-            if self._kept is None:
+            if self._tool_list is None:
                 try:
                     await (await self._connect()).start()
                 except ToolError as error:
@@ -222,20 +222,20 @@ class _SharedServer:
     async def read_stored(self) -> None:
         """Read the stored tool list of the server if no list is known yet."""
         async with self._reading:
-            if self._kept is None:
-                self._kept = await asyncio.to_thread(self._read)
+            if self._tool_list is None:
+                self._tool_list = await asyncio.to_thread(self._read)
 
     async def select(
         self, selection: bundles.McpSelection
     ) -> tuple[list[McpTool], Mapping[str, str], list[str]]:
         """Return the selected tools, a text for each pattern without a match, and a text about unusable tools."""
-        kept = self._kept
-        if kept is None:
+        tool_list = self._tool_list
+        if tool_list is None:
             return [], {}, []
         known = self._chosen.get(selection)
-        if known is None or known[0] is not kept:
-            chosen = await asyncio.to_thread(self._choose, selection, kept)
-            known = self._chosen[selection] = (kept, *chosen)
+        if known is None or known[0] is not tool_list:
+            chosen = await asyncio.to_thread(self._choose, selection, tool_list)
+            known = self._chosen[selection] = (tool_list, *chosen)
         return known[1], known[2], known[3]
 
     async def call(
@@ -307,7 +307,7 @@ class _SharedServer:
         )
 
     def _choose(
-        self, selection: bundles.McpSelection, kept: CachedTools
+        self, selection: bundles.McpSelection, tool_list: CachedTools
     ) -> tuple[list[McpTool], Mapping[str, str], list[str]]:
         def selects(name: str) -> bool:
             return any(fnmatchcase(name, pattern) for pattern in selection.tools)
@@ -315,14 +315,16 @@ class _SharedServer:
         def hint(pattern: str) -> str:
             return f": {nearest_hint(pattern, names)}" if names else ""
 
-        names = [*(tool.name for tool in kept.tools), *kept.left_out]
-        chosen = [McpTool(selection.alias, tool, self) for tool in kept.tools if selects(tool.name)]
+        names = [*(tool.name for tool in tool_list.tools), *tool_list.left_out]
+        chosen = [
+            McpTool(selection.alias, tool, self) for tool in tool_list.tools if selects(tool.name)
+        ]
         missing = {
             pattern: f"The MCP server {self._entry.name!r} has no tool {pattern!r}{hint(pattern)}."
             for pattern in selection.tools
             if pattern != "*" and not any(fnmatchcase(name, pattern) for name in names)
         }
-        unusable = [f"{name!r}: {why}" for name, why in kept.left_out.items() if selects(name)]
+        unusable = [f"{name!r}: {why}" for name, why in tool_list.left_out.items() if selects(name)]
         if not unusable:
             return chosen, missing, []
         more = f"; and {len(unusable) - NAMED} more" if len(unusable) > NAMED else ""
@@ -334,9 +336,9 @@ class _SharedServer:
 
     def _use_list(self, tools: CachedTools) -> None:
         """Use a new tool list from the next turn on, and store it in the background."""
-        if tools == self._kept:
+        if tools == self._tool_list:
             return
-        self._kept = tools
+        self._tool_list = tools
         task = asyncio.create_task(self._write(tools))
         self._writes.add(task)
         task.add_done_callback(self._writes.discard)
