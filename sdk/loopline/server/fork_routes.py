@@ -16,11 +16,11 @@ from loopline.errors import ModelError
 from loopline.harness import Harness
 from loopline.server.access import CallerDep, HostDep, OwnDep, SummaryDep
 from loopline.server.bodies import NAME, TEXT, RequestBody, TurnSettings
-from loopline.server.problems import RequestProblem, forbidden, not_found
+from loopline.server.problems import PROBLEMS, RequestProblem, forbidden, not_found
 from loopline.server.turn_requests import ServedConversation
 
 router: APIRouter = APIRouter(
-    prefix="/conversations/{tenant}/{project}/{conversation}", tags=["page"]
+    prefix="/conversations/{tenant}/{project}/{conversation}", tags=["page"], responses=PROBLEMS
 )
 FAMILY = 200
 """The most conversations of a tree; those that were active first are left out."""

@@ -9,9 +9,10 @@ from loopline.harness import OpenTurn, TurnState, open_turns, waiting_approvals
 from loopline.server.access import CallerDep, HostDep
 from loopline.server.bundle_host import BundleHost
 from loopline.server.principals import APPROVER
+from loopline.server.problems import PROBLEMS
 from loopline.timeline import iso_time
 
-router: APIRouter = APIRouter(tags=["page"])
+router: APIRouter = APIRouter(tags=["page"], responses=PROBLEMS)
 OPEN = 200
 """The most conversations with unfinished turns that are read."""
 CALLS = 20
