@@ -55,3 +55,9 @@ def test_a_document_is_audited_by_itself(kept: Loopline) -> None:
     (kept.folder / "cut.json").write_text(json.dumps(document), "utf-8")
     ran = kept("audit", "--document", "cut.json")
     assert (ran.code, "removed: block 5 is missing" in ran.out) == (1, True)
+
+
+def test_a_name_that_the_store_lacks_is_an_error_and_no_intact_conversation(kept: Loopline) -> None:
+    ran = kept("audit", "nobody")
+    assert (ran.code, ran.out) == (1, "")
+    assert "no conversation 'nobody'" in ran.err

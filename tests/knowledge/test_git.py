@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import stat
 from pathlib import Path
@@ -204,6 +205,19 @@ def test_a_lost_object_is_said_to_be_lost(folder: GitFolder) -> None:
     lost.chmod(stat.S_IWUSR | stat.S_IRUSR)
     lost.unlink()
     with pytest.raises(KnowledgeError, match=f"lacks the object {entry.blob}"):
+        list(repository.contents([entry.blob]))
+
+
+def test_an_object_that_is_cut_short_is_an_error_and_not_the_content_of_a_file(
+    folder: GitFolder,
+) -> None:
+    commit = folder.commit({"a.md": random.Random(1).randbytes(200_000).hex()})
+    repository = GitRepository.open(str(folder.path))
+    (entry,) = repository.entries(commit)
+    cut = folder.path / ".git/objects" / entry.blob[:2] / entry.blob[2:]
+    cut.chmod(stat.S_IWUSR | stat.S_IRUSR)
+    os.truncate(cut, 100_000)
+    with pytest.raises(KnowledgeError, match=f"git ended while it read the object {entry.blob}"):
         list(repository.contents([entry.blob]))
 
 

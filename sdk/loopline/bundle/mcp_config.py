@@ -156,6 +156,7 @@ class _VariableReplacer:
         return filled
 
     def _replace(self, match: re.Match[str]) -> str:
+        """Return the variable's value and keep it as a secret; if empty, return the default or raise a ToolError."""
         name = match["name"]
         default = match["default"]
         value = self._environment.get(name)

@@ -84,7 +84,7 @@ async def read_blocks(
     conversation = await choose_conversation(store, choices, screen)
     blocks = await conversation.blocks()
     if not blocks:
-        raise _no_such_conversation(conversation.conversation.name, choices)
+        raise no_such_conversation(conversation.conversation.name, choices)
     return conversation, blocks
 
 
@@ -110,7 +110,7 @@ async def choose_existing(
     conversation = await choose_conversation(store, choices, screen)
     summary = await store.log.find(conversation.conversation)
     if summary is None:
-        raise _no_such_conversation(conversation.conversation.name, choices)
+        raise no_such_conversation(conversation.conversation.name, choices)
     return conversation, summary
 
 
@@ -136,7 +136,8 @@ async def choose_name(log: tl.TimelineLog, choices: Choices, screen: Screen) -> 
     )
 
 
-def _no_such_conversation(name: str, choices: Choices) -> LooplineError:
+def no_such_conversation(name: str, choices: Choices) -> LooplineError:
+    """Return the error for a name that the user's store does not have."""
     return LooplineError(
         f"no conversation {name!r} of the user {choices.user_name!r}: "
         "loopline timeline --list lists those that exist"

@@ -320,9 +320,10 @@ def _parse_approval(text: str) -> Json:
 
 
 async def _await_background(conversation: Conversation[Any], screen: Screen) -> bool:
-    """Wait for the calls that this process runs in the background, and print their results.
+    """Wait for the calls that this process runs in the background, and print their results up to `RESULT_CHARACTERS`.
 
-    Returns whether Ctrl-C ended the wait: the calls then end with the process, and the next turn continues them.
+    Returns whether Ctrl-C ended the wait: the calls then end with the process, and the next turn says that they are
+    lost, or begins them again if they may be repeated.
     """
     calls = [call for call in await conversation.background.calls() if call.is_here]
     if not calls:

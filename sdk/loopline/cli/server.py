@@ -373,7 +373,10 @@ async def mcp(
     allow_host: tuple[str, ...],
     login: str | None,
 ) -> int:
-    """Serve a bundle to MCP clients: its tools, questions, skills."""
+    """Serve a bundle to MCP clients: its tools, questions, skills.
+
+    A host that other machines can reach needs LOOPLINE_MCP_KEY, and `--login` needs a store in a file.
+    """
 
     def show_address(address: str) -> None:
         screen.note(f"Open this address to sign in:\n{escape(address)}")

@@ -108,7 +108,10 @@ async def audit(
     save: Path | None,
     key: Path | None,
 ) -> int:
-    """Find blocks that were changed, removed, moved or inserted."""
+    """Find blocks that were changed, removed, moved or inserted.
+
+    A conversation that the store lacks is a fault if `--head` has it. `--save` leaves out conversations with faults.
+    """
     secret = b"" if key is None else await asyncio.to_thread(_read_key, key)
     heads: dict[tl.ConversationKey, Head] = {}
     if head is not None:
@@ -123,6 +126,8 @@ async def audit(
         only = None if name is None else reader.conversation_key(name, choices)
         async with reader.open_store(choices) as store:
             audits = await store.audit(heads, only)
+        if name is not None and not audits:
+            raise reader.no_such_conversation(name, choices)
     if save is not None:
         current = {
             result.conversation: result.head
@@ -164,7 +169,7 @@ def _show_audits(audits: Sequence[Audit], screen: Screen) -> None:
         for fault in result.faults:
             screen.write(f"{name}: {fault.kind}: {escape(fault.text)}")
     if not audits:
-        screen.note("there is no such conversation")
+        screen.note("there is no conversation yet")
 
 
 def _audit_document(result: Audit) -> JsonObject:

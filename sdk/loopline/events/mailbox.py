@@ -154,6 +154,7 @@ class Mailbox:
         return Delta(type="missed", channel="", text=text, after=after, through=through)
 
     def _make_room(self) -> None:
+        """Drop events in the class's order until a tenth is free; texts and the newest block may exceed the limit."""
         if self._has_replaceable:
             self._events = _drop_replaced(self._events)
             self._size = sum(item.size for item in self._events)

@@ -79,7 +79,8 @@ def parse_image(data: bytes) -> Image | None:
     """Read the media type, the size and the animation from the header of a PNG, GIF, WebP or JPEG image.
 
     Return None if the data does not begin with the signature of one of them. The rest of the data is not checked: a
-    damaged or truncated image is returned, too, with a size that may be wrong.
+    damaged or truncated image is returned, too, with a size that may be wrong. A GIF without a loop extension counts
+    as not animated.
     """
     if data.startswith(_PNG):
         size = _big(data, 16, 4), _big(data, 20, 4)

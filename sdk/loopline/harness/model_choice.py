@@ -95,6 +95,7 @@ class ProviderModels:
         return model
 
     def _provider_model(self, name: str, vendor: Vendor, arguments: ModelArguments) -> Model:
+        """Make the model of a provider; raise a ModelError if a needed key is missing, or its URL or API is wrong."""
         base_url = self._base_url(name, vendor, arguments)
         needs_key = self._needs_keys and not base_url
         variable, key = self._key(name, vendor, arguments, required=needs_key)

@@ -269,6 +269,9 @@ class GitRepository:
 
         The filters of the repository are not run, because they are programs of its author. So a file with a filter
         counts as changed if its time stamp differs. Submodules are not counted.
+
+        Raises:
+            KnowledgeError: git cannot read the repository.
         """
         if self._bare:
             return 0
@@ -312,15 +315,20 @@ class GitRepository:
                 yield mode, blob
 
     def _next_blob(self, stream: BinaryIO, blob: str) -> bytes:
+        """Read the next content; raise a KnowledgeError, which names `blob`, if the repository does not have all of it."""
         head = stream.readline().split()
-        if len(head) != 3:
+        if len(head) == 2:
             raise KnowledgeError(
                 f"{self.location} lacks the object {blob}: "
                 "is it a partial clone? Fetch it whole with `git fetch --refetch --no-filter`"
             )
-        size = int(head[2])
+        size = int(head[2]) if head else 0
         data = stream.read(size)
-        stream.read(1)
+        if stream.read(1) != b"\n":
+            raise KnowledgeError(
+                f"git ended while it read the object {blob} of {self.location}: "
+                "check the repository with `git fsck`, and try again"
+            )
         return data
 
     def _git_output(self, *arguments: str) -> bytes:

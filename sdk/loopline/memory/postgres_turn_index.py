@@ -144,7 +144,11 @@ class PostgresTurnIndex:
     async def add_vectors(
         self, owner: Owner, embedder: str, vectors: Mapping[bytes, Vector]
     ) -> None:
-        """Add the vectors of texts that are still in the index, in one transaction."""
+        """Add or replace the vectors of texts that are still in the index, in one transaction.
+
+        Raises:
+            StoreError: the database cannot be used.
+        """
         statements = await self._open()
         encoded = (
             [*vectors.values()]

@@ -29,7 +29,10 @@ def quote_answer(question: Question, candidates: Sequence[Candidate]) -> str:
 
 
 def decline_answer(queries: Sequence[str]) -> str:
-    """Return a text that says that the searches for these queries found no answer."""
+    """Return a text that says that the searches for these queries found no answer.
+
+    Without queries it says that the rounds ran out before a search.
+    """
     if not queries:
         return f"The rounds ran out before I could search for an answer. (I am {NATURE}.)"
     *first, last = [f"“{join_lines(query)}”" for query in queries]

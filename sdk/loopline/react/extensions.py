@@ -439,6 +439,8 @@ def cycle_warning(after: int = 3) -> RoundHook:
 def stagnation(after: int = 3) -> RoundHook:
     """End the turn when the same calls have been made `after` times in a row.
 
+    A cycle of a few rounds counts like one round, and equal calls in one round are counted, too.
+
     Raises:
         LooplineError: `after` is less than 2.
     """

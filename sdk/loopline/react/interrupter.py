@@ -124,7 +124,10 @@ class Interrupter:
             self._step = outer
 
     def interrupt(self, why: InterruptCause) -> bool:
-        """Interrupt the current step, or the running calls between steps; return whether a step was interrupted."""
+        """Interrupt the current step, or the running calls between steps; return whether a step was interrupted.
+
+        A steer does not interrupt a step that is not steerable, and no step is interrupted twice.
+        """
         step = self._step
         if step is None:
             if self._interrupt_calls is not None:

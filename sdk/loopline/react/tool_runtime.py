@@ -372,6 +372,7 @@ class Children:
         await self._recorder.record_from(lambda timeline: [link, *bodies(timeline, link)])
 
     async def _record_end(self, listener: _ChildListener, quota: Quota, task: ChildTask) -> None:
+        """Record the end of a child run with its usage and cost, unless it has not ended, or its end is recorded."""
         turn = listener.turn
         link = self._recorder.turn.children[listener.name]
         if turn.exit is None or link.reason:

@@ -116,7 +116,7 @@ def _mark(kind: str) -> str:
 
 
 def _find_secret(match: re.Match[str]) -> tuple[int, int]:
-    """Return the span of the secret: the longest group of the match, or else the match without quotes around it."""
+    """Return the span of the secret: the longest group, or if that is short, the match without quotes around it."""
     parts = [match.span(number) for number in range(1, len(match.groups()) + 1)]
     start, end = max(parts, key=lambda part: part[1] - part[0], default=(0, 0))
     if end - start >= MIN_GROUP:

@@ -150,8 +150,8 @@ class VectorStore(Protocol):
     ) -> VectorIndex | None:
         """Make the missing vectors and return all; return None if `progress` returned False.
 
-        A text that was embedded earlier, for any index, is not embedded again. Processes that build with the same
-        embedder wait for each other, and call `progress` while they wait.
+        A text that was embedded earlier, for any index whose vectors are still stored, is not embedded again.
+        Processes that build with the same embedder wait for each other, and call `progress` while they wait.
 
         Raises:
             EmbeddingError: the embedder failed, or the vectors cannot be written. Finished vectors are kept.

@@ -509,6 +509,7 @@ def encode_checked(body: Body) -> tuple[str, int, str]:
 
 
 def _encode_short(body: RoundStart) -> tuple[str, int, str]:
+    """Encode a round start of version 2 for `encode_checked`; raise UnsoundBody if it does not decode to the same."""
     again = None
     try:
         form = ShortStart.of(body)

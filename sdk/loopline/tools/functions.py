@@ -80,7 +80,7 @@ class Tool(Protocol):
         """Check the arguments.
 
         Raises:
-            ToolError: an argument is invalid; the message names each of them.
+            ToolError: an argument is invalid; the message names at least one.
         """
         ...
 

@@ -189,6 +189,7 @@ class ResponseEvents:
             yield from self._end(outcome, meta)
 
     def _change(self, change: PartChange, phase: Phase | None) -> Iterator[RecordDraft]:
+        """Yield the records that start, extend or end a text or reasoning item; a start comes before the others."""
         match change.kind:
             case "start":
                 prefix = "rs" if change.is_reasoning else "msg"

@@ -99,6 +99,7 @@ class CassetteRecorder:
             self._file = None
 
     def _create(self) -> FileIO:
+        """Create the file in a folder that exists; raise a CassetteError if the file exists or cannot be written."""
         try:
             return FileIO(self._path, "x")
         except FileExistsError as error:
