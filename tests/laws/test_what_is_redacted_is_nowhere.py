@@ -496,6 +496,26 @@ async def test_what_is_heard_is_what_is_stored_in_every_protocol(
     assert ("".join(heard), stored) == (expected, [expected])
 
 
+class OwnModel(BaseWorkflow):
+    """A loop with a model of the bundle's own code."""
+
+    async def process(self, payload: TurnPayload) -> TurnResult:
+        own = ScriptedModel([Say(f"Ask {SECRETS[0]}.")])
+        react = await self.build_react(scratchpad=self.scratchpad, model=own)
+        return await react.run(payload)
+
+
+async def test_nothing_is_heard_of_a_model_of_the_bundles_own_code_either() -> None:
+    bundle = Bundle(id="shop", workflow=OwnModel)
+    async with Harness.open(
+        bundle, store="memory:", model=EchoModel(), properties=KINDS_SET
+    ) as harness:
+        talk = harness.conversation("c1")
+        events = [event async for event in talk.stream("Whom?")]
+    heard = "".join(e.text for e in events if isinstance(e, Delta) and e.channel == "answer")
+    assert heard == "Ask [redacted email]."
+
+
 async def test_bundles_that_share_a_memory_have_each_its_own_redaction() -> None:
     text = "write to ann@example.org"
     private = Bundle(

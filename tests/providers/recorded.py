@@ -82,6 +82,7 @@ FORMS: Mapping[str, Form] = {
     "openai-response-refusal-cut-off": Form(fails=ModelStreamBroken),
     "openai-response-failed-without-error": Form(fails=ModelOverloaded),
     "openai-response-document-failed-without-error": Form(fails=ModelOverloaded),
+    "openai-response-document-cancelled": Form(fails=ModelOverloaded),
 }
 
 

@@ -47,6 +47,7 @@ class OwnModel(BaseWorkflow):
 
 
 OWN = Bundle(id="shop", workflow=OwnModel)
+REDACTED = Bundle(id="shop", workflow=OwnModel, configuration={"privacy": {"redact": ["email"]}})
 
 
 class FailingBundle(BaseWorkflow):
@@ -82,7 +83,9 @@ def told(error: Exception, auth: Authenticator, key: str, bundle: Bundle = SHOP)
     return sent.json()["error"], "\n".join([sent.text, streamed.text, completed, *read])
 
 
-@pytest.mark.parametrize("bundle", [SHOP, OWN], ids=["the harness's", "the bundle's own"])
+@pytest.mark.parametrize(
+    "bundle", [SHOP, OWN, REDACTED], ids=["the harness's", "the bundle's own", "redacted"]
+)
 def test_no_model_tells_its_details(bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
     key, stored = new_key(Principal(tenant="acme", project="tea", user="ann"))
     shown, everything = told(ModelAccessError(SECRET), ApiKeys([stored]), key, bundle)

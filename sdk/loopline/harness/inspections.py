@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from loopline.bundle import Properties
 from loopline.errors import AttachmentError, PropertyError
 from loopline.files import AttachmentScanner
-from loopline.models import ModelRegistry
+from loopline.models import Model, ModelRegistry
 from loopline.names import nearest_hint
 from loopline.redaction.redaction import RedactingModel, Redactor
 from loopline.timeline import ConversationKey
@@ -53,13 +53,16 @@ def redactor_of(names: Sequence[str]) -> Redactor:
 async def redact_replies(
     redactor: Redactor, _: ConversationKey, models: ModelRegistry
 ) -> AsyncGenerator[ModelRegistry, None]:
-    """Open the models of a run with redacted replies."""
-    yield ModelRegistry(
-        {
-            role: tuple(RedactingModel(model, redactor) for model in chain)
-            for role, chain in models.roles.items()
-        }
-    )
+    """Open the models of a run, and those of the bundle's own code, with redacted replies."""
+
+    def redact(model: Model) -> Model:
+        return RedactingModel(model, redactor)
+
+    def redact_own(model: Model) -> Model:
+        return redact(model if models.wrap is None else models.wrap(model))
+
+    chains = {role: tuple(map(redact, chain)) for role, chain in models.roles.items()}
+    yield ModelRegistry(chains, wrap=redact_own)
 
 
 SCAN, TIMEOUT, ADDRESS = "APP_AV_SCAN", "APP_AV_TIMEOUT_S", "LOOPLINE_CLAMD"

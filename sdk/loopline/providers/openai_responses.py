@@ -242,9 +242,10 @@ class ResponsesReplyParser(ReplyParser):
             raise stream_error(response, self.credentials)
         self.is_over = True
         self._status = models.text_in(response, "status") or "completed"
-        if self._status == "failed":
+        if self._status in ("failed", "cancelled"):
             raise ModelOverloaded(
-                f"{self.credentials.model}: the response failed, and the server gave no reason"
+                f"{self.credentials.model}: the response has {self._status!r} as its status, "
+                "and the server gave no reason: try again"
             )
         details = models.object_in(response, "incomplete_details")
         self._incomplete_reason = models.text_in(details, "reason")
