@@ -205,3 +205,13 @@ def test_check_shows_types_as_authors_wrote_them(tmp_path: Path) -> None:
     (tmp_path / "tea.py").write_text(BEGINNING + code)
     shown = Loopline(tmp_path)("check", "tea.py").out
     assert "kind: Literal['black', 'green'], grams?: int | None" in shown
+
+
+def test_check_shows_types_beside_a_context_that_only_type_checkers_import(tmp_path: Path) -> None:
+    head = "from __future__ import annotations\nfrom typing import TYPE_CHECKING, Annotated\n"
+    context = "if TYPE_CHECKING:\n    from loopline import ToolContext\n"
+    parameters = 'minutes: Annotated[int, "how long"], context: ToolContext'
+    (tmp_path / "tea.py").write_text(
+        head + BEGINNING + context + decorated('effect="read"', parameters)
+    )
+    assert "brew(minutes: int)" in Loopline(tmp_path)("check", "tea.py").out

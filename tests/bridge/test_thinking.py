@@ -148,23 +148,26 @@ async def test_plain_thinking_goes_back_only_to_servers_that_take_it(vendor: str
     assert b"<think" not in peer.requests[1].raw
 
 
-PLAIN: Sequence[tuple[type[OpenAIChatModel], type[Provider[AsyncOpenAI]], Reasoning]] = [
-    (CerebrasModel, CerebrasProvider, "reasoning"),
-    (CrusoeModel, CrusoeProvider, "reasoning"),
-    (OllamaModel, OllamaProvider, "reasoning"),
-    (ZaiModel, ZaiProvider, "reasoning_content"),
+PLAIN: Sequence[tuple[type[OpenAIChatModel], type[Provider[AsyncOpenAI]], str, Reasoning]] = [
+    (CerebrasModel, CerebrasProvider, "gpt-oss", "reasoning"),
+    (CrusoeModel, CrusoeProvider, "gpt-oss", "reasoning"),
+    (OllamaModel, OllamaProvider, "gpt-oss", "reasoning"),
+    (ZaiModel, ZaiProvider, "glm-5", "reasoning_content"),
 ]
 
 
-@pytest.mark.parametrize(("kind", "provider", "field"), PLAIN)
+@pytest.mark.parametrize(("kind", "provider", "name", "field"), PLAIN)
 async def test_plain_thinking_goes_back_in_the_field_in_which_it_came(
-    kind: type[OpenAIChatModel], provider: Callable[..., Provider[AsyncOpenAI]], field: Reasoning
+    kind: type[OpenAIChatModel],
+    provider: Callable[..., Provider[AsyncOpenAI]],
+    name: str,
+    field: Reasoning,
 ) -> None:
     looked = oai.Says("I look.", (COUNT,), "Hm.", odd=oai.Odd(reasoning_field=field))
     async with (
         openai_like(looked, oai.Says("It is 7.")) as peer,
         AsyncOpenAI(base_url=f"{peer.url}/v1", api_key=KEY) as client,
-        at_work(BridgedModel("m", kind("m", provider=provider(openai_client=client)))) as talk,
+        at_work(BridgedModel("m", kind(name, provider=provider(openai_client=client)))) as talk,
     ):
         await talk.say("go")
     body: Any = peer.requests[1].body

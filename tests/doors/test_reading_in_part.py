@@ -82,7 +82,7 @@ def test_what_does_not_go_together_is_a_wrong_use(talked: Talked) -> None:
     for arguments in rows:
         ran = talked.loopline("timeline", *arguments)
         assert (arguments, ran.code, ran.out) == (arguments, 2, "")
-        assert "error: " in ran.err
+        assert "error: " in ran.err, arguments
 
 
 def listed(loopline: Loopline, *arguments: str) -> list[dict[str, Any]]:

@@ -52,7 +52,7 @@ def test_a_store_that_is_not_there_is_not_created_to_change_what_is_in_it(tea: L
     for command in commands:
         ran = tea(*command, "--store", "sqlite:///elsewhere.db")
         assert (command, ran.code, "there is no store at" in ran.err) == (command, 1, True)
-        assert list(tea.folder.glob("elsewhere*")) == []
+        assert list(tea.folder.glob("elsewhere*")) == [], command
 
 
 def test_a_user_is_exported_and_forgotten_whole(tea: Loopline) -> None:

@@ -73,8 +73,8 @@ def test_no_output_has_a_control_character_that_no_output_needs(tmp_path: Path) 
     loopline("run", "speaker.py", "hi", "-c", "c1")
     for arguments, shown in rows:
         with Terminal(loopline, *arguments, columns=200) as terminal:
-            assert terminal.end() == 0
-            assert shown in terminal.text
+            assert terminal.end() == 0, arguments
+            assert shown in terminal.text, arguments
             assert not set(terminal.shown) & set("\x7f\x9b\u200f\u202e\u2066")
 
 

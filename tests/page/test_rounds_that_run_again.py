@@ -145,3 +145,19 @@ def test_forks_are_a_tree(client: httpx2.Client) -> None:
         2,
         "scripted:careful",
     )
+
+
+def test_what_a_round_that_runs_again_asks_is_listed_where_people_approve() -> None:
+    first = ScriptedModel([Say("", Call("shop.look", tea="sencha")), "Done."], strict=False)
+    careful = ScriptedModel([Say("", Call("shop.order", tea="gyokuro"))], strict=False)
+    bundle = Bundle(
+        id="shop", instructions="Be brief.", tools=[look, order], approve=["shop.order"]
+    )
+    served = app(bundle, store="memory:", model={"general": first, "careful": careful})
+    with serving(served) as url, httpx2.Client(base_url=url, timeout=30) as client:
+        assert client.post(f"{HERE}/messages", json={"text": "Order sencha."}).status_code == 200
+        fork = rerun(client, {"model": "careful", "effects": True})
+        [waiting] = client.get("/approvals").json()["items"]
+        [turn] = client.get("/work").json()["items"]
+    assert waiting["conversation"] == turn["conversation"] == fork.rpartition("/")[2]
+    assert turn["state"] == "waiting"

@@ -429,10 +429,9 @@ def pool(newest: int) -> tl.SourcePool:
     return source_pool
 
 
-def stream_to(events: list[Event]) -> ReplyStream:
-    return ReplyStream(
-        ChannelTexts(events.append), ReplyFormat(protocol=protocol("native"), pool=pool(3))
-    )
+def stream_to(events: list[Event], steps: int = 0) -> ReplyStream:
+    format_of_reply = ReplyFormat(protocol=protocol("native"), pool=pool(3), steps=steps)
+    return ReplyStream(ChannelTexts(events.append), format_of_reply)
 
 
 def listened(*pieces: str | TextDelta) -> list[Event]:
@@ -453,6 +452,15 @@ def test_only_the_answer_is_resolved() -> None:
     thinking = TextDelta(channel="thinking", text="[[S:1]]")
     heard = Delta(type="delta", channel="thinking", text="[[S:1]]")
     assert listened("[[S", thinking, ":3]]") == [heard, answer("[1]")]
+
+
+def test_notes_beside_an_answer_keep_their_citations_as_they_are() -> None:
+    events = list[Event]()
+    stream = stream_to(events, steps=1)
+    stream(TextDelta(text="✓ [1] seen [[S:1]]\n[[S:3]]"))
+    stream.close()
+    notes = Delta(type="delta", channel="notes", text="✓ [1] seen [[S:1]]")
+    assert events == [notes, answer("[1]")]
 
 
 async def test_a_reset_drops_what_was_held_back_and_the_numbers_begin_again() -> None:
@@ -479,7 +487,7 @@ def test_the_pieces_say_what_the_whole_does(atoms: list[str], cuts: list[int]) -
     ends = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
     whole = tl.citations.resolve(text, tl.citations.Marks({1, 2, 3}), newest=3)
     reported_text = listened(*(text[start:end] for start, end in pairwise(ends)))
-    assert "".join(pieces_of(reported_text)).strip() == whole.strip()
+    assert "".join(pieces_of(reported_text)) == whole.strip()
 
 
 class Unending(InPieces):

@@ -13,14 +13,15 @@ import pytest
 from msgspec import structs
 
 from loopline import Bundle, Harness, LooplineError
-from loopline.conversations import unanswered_calls
 from loopline.events import ClientRun, run_dialect
 from loopline.models import Json
 from loopline.redaction.redacted_log import ForwardingLog
 from loopline.server import app
+from loopline.server.bundle_host import bundle_host
+from loopline.server.turn_requests import serve
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry as Turn
-from loopline.timeline import Block, ConversationKey, Entry, MemoryLog, ToolQuestion, open_timeline
+from loopline.timeline import Block, ConversationKey, Entry, MemoryLog, ToolQuestion
 from tests.dialects.sample_conversation import BLOCKS
 from tests.mcp.served import Served, sdk
 from tests.server.test_sockets import Page
@@ -222,12 +223,15 @@ class CountingLog(ForwardingLog):
 
 async def test_what_waits_for_the_user_is_read_at_once() -> None:
     log, model = CountingLog(MemoryLog()), ScriptedModel([Say("Done.")])
-    async with Harness.open(Bundle(id="served"), store=log, model=model) as harness:
-        talk = harness.conversation("c1")
-        await talk.say("Go!")
-        log.opened = 0
-        assert not unanswered_calls(await open_timeline(log, talk.conversation))
-        assert log.opened == 1
+    host = bundle_host(app(Bundle(id="served"), store=log, model=model))
+    await host.open()
+    talk = host.harness("served").conversation("c1")
+    await talk.say("Go!")
+    served = await serve(host, talk.conversation)
+    log.opened = 0
+    assert not await served.waiting()
+    assert log.opened == 1
+    await host.close()
 
 
 @pytest.mark.parametrize("value", [[], {}, {"a": 1}, 7, "x"])

@@ -16,9 +16,10 @@ Test: TypeAlias = Callable[..., Any]
 def each_row(rows: Iterable[Sequence[object] | object]) -> Callable[[Test], Test]:
     """Call a test with the values of each row as its arguments, and let it fail once with the errors of all rows.
 
-    A row that is no tuple is one argument. The test can have no fixtures.
+    A row that is no tuple is one argument. The test can have no fixtures and no marks of its own.
     """
     table = [as_arguments(row) for row in rows]
+    assert table, "the table has no row"
 
     def decorate(test: Test) -> Test:
         def run() -> None:
@@ -37,7 +38,7 @@ def each_row(rows: Iterable[Sequence[object] | object]) -> Callable[[Test], Test
 
         over_rows: Test = wait if inspect.iscoroutinefunction(test) else run
         over_rows.__name__, over_rows.__doc__ = test.__name__, test.__doc__
-        return over_rows
+        return pytest.mark.hypothesis(over_rows) if hasattr(test, "hypothesis") else over_rows
 
     return decorate
 
@@ -59,7 +60,7 @@ class Errors(AbstractContextManager[None, bool]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        if not isinstance(error, Exception | pytest.fail.Exception):
+        if error is None or isinstance(error, KeyboardInterrupt):
             return False
         error.add_note(f"The row is {self.row!r}.")
         self.errors.append(error)

@@ -325,8 +325,11 @@ def _signature(tool: toolbox.Tool) -> str:
     function = tool.function.function
     written = inspect.signature(function).parameters.values()
     types = {parameter.name: parameter.annotation for parameter in written}
-    with suppress(NameError, TypeError):  # a text in an annotation that cannot be resolved here
-        types |= get_type_hints(function, include_extras=False)
+    with suppress(
+        AttributeError, NameError, SyntaxError, TypeError
+    ):  # a text in an annotation that cannot be resolved here
+        names = {"ToolContext": toolbox.ToolContext, **function.__globals__}
+        types |= get_type_hints(function, globalns=names)
     return ", ".join(
         f"{parameter.name}{'' if parameter.default is parameter.empty else '?'}: "
         f"{_type_text(types[parameter.name], function.__module__)}"

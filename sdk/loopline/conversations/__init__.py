@@ -30,5 +30,6 @@ from loopline.conversations.subscriptions import missing_blocks as missing_block
 from loopline.conversations.turn_order import CUT_OFF_AGAIN as CUT_OFF_AGAIN
 from loopline.conversations.turn_order import bundle_of as bundle_of
 from loopline.conversations.turn_order import is_cut_off_again as is_cut_off_again
+from loopline.conversations.turn_order import is_parents as is_parents
 from loopline.conversations.turn_order import turn_to_take as turn_to_take
 from loopline.conversations.turns import Turns as Turns

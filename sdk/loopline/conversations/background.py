@@ -20,7 +20,7 @@ from loopline.errors import LooplineError, StoreError, ToolError
 from loopline.files import WorkspaceLimits, file_bodies, sort_changes
 from loopline.models import JsonObject, well_formed
 from loopline.react import render_result
-from loopline.tasks import cancel_all, wait_until_done
+from loopline.tasks import cancel_all
 from loopline.tools import BackgroundCall, Outcome, Work
 
 MOST_AT_ONCE = 16
@@ -246,7 +246,7 @@ class BackgroundCalls:
         task = self._tasks.get((conversation, call_id))
         if task is None:
             return True
-        return await done_within(self._clock, seconds, wait_until_done(task))
+        return await done_within(self._clock, seconds, asyncio.wait([task]))
 
     async def _look_for_stops(self) -> None:
         """Stop the calls of this process that were told so in any process, or whose conversation was forgotten.

@@ -189,14 +189,19 @@ def turn_to_take(timeline: tl.Timeline, inherited: int) -> tl.Turn | None:
     turn = timeline.next_turn
     if turn is None:
         return None
-    last = turn.latest_block.seq if turn.latest_block is not None else _prompt_seq(turn)
-    is_parents = max([last, *turn.new_answers]) <= inherited and not turn.put_back
-    if not is_parents and not is_cut_off_again(turn):
+    is_of_parent = is_parents(turn, inherited)
+    if not is_of_parent and not is_cut_off_again(turn):
         return turn
     own = [queued for queued in timeline.queued if _prompt_seq(queued) > inherited]
     if not own:
-        return None if is_parents else turn
+        return None if is_of_parent else turn
     return own[0] if turn.header is not None else turn
+
+
+def is_parents(turn: tl.Turn, inherited: int) -> bool:
+    """Return whether nothing has happened to a turn of the parent in its fork, which shows the blocks up to `inherited`."""
+    last = turn.latest_block.seq if turn.latest_block is not None else _prompt_seq(turn)
+    return max([last, *turn.new_answers]) <= inherited and not turn.put_back
 
 
 def was_leased(timeline: tl.Timeline, inherited: int) -> bool:

@@ -124,8 +124,7 @@ class Crew:
     ) -> AgentResult:
         """Run an agent between the hooks of the pipeline, or resume its run; `index` is its position in the call.
 
-        Raises:
-            ToolError: no agent has this name, or a child run cannot be begun here.
+        The result has the error of an agent that cannot be run.
         """
         context = invocation.context
 

@@ -171,7 +171,7 @@ class QualityPipeline:
         Raises:
             StoreError: the store failed.
         """
-        if not self._calls_hooks:
+        if not (self._calls_hooks and (self._before or self._after)):
             return await _execute(call, execute)
         after = self._after  # hooks that are added from now on are not called for this run
         with self._count_run():

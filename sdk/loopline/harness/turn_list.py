@@ -162,22 +162,23 @@ async def _scheduled_turns(log: tl.TimelineLog, key: tl.ConversationKey) -> list
 
 async def _open_turns(log: tl.TimelineLog, summary: tl.ConversationSummary) -> list[OpenTurn]:
     timeline = await tl.open_timeline(log, summary.conversation)
-    turns = [turn for turn in timeline.open_turns if not _is_inherited(turn, summary)]
+    turns = _own_turns(timeline, summary)
     is_run = False
     if any(turn.header is not None and not turn.unanswered for turn in turns):
         try:
             async with log.lease(summary.conversation, wait=False):
                 # Its runner may have ended a turn since the timeline was read.
                 timeline = await tl.open_timeline(log, summary.conversation)
-                turns = [turn for turn in timeline.open_turns if not _is_inherited(turn, summary)]
+                turns = _own_turns(timeline, summary)
         except ConflictError:
             is_run = True
     return [_open_turn(summary, turn, is_run=is_run) for turn in turns]
 
 
-def _is_inherited(turn: tl.Turn, summary: tl.ConversationSummary) -> bool:
-    """Return whether the turn is one of the parent of a fork, which no worker runs in the fork."""
-    return turn.prompt is not None and turn.prompt.seq <= summary.inherited
+def _own_turns(timeline: tl.Timeline, summary: tl.ConversationSummary) -> list[tl.Turn]:
+    """Return the open turns without those of the parent of a fork, which no worker runs in the fork."""
+    inherited = summary.inherited
+    return [turn for turn in timeline.open_turns if not conversations.is_parents(turn, inherited)]
 
 
 def _open_turn(summary: tl.ConversationSummary, turn: tl.Turn, *, is_run: bool) -> OpenTurn:

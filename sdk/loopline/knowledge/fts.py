@@ -554,9 +554,17 @@ class FtsIndexes:
 
         Without a `directory` the folder is a temporary one, which is removed with this object. An index is fetched from the
         `shared` files, if one is there, and else built and added to them.
+
+        Raises:
+            KnowledgeError: there is no temporary folder.
         """
         if directory is None:
-            directory = Path(mkdtemp(prefix="loopline-indexes-"))
+            try:
+                directory = Path(mkdtemp(prefix="loopline-indexes-"))
+            except OSError as error:
+                raise KnowledgeError(
+                    f"the search index needs a temporary folder: {error}; set TMPDIR to one that exists"
+                ) from error
             finalize(self, shutil.rmtree, directory, ignore_errors=True)
         self._directory = directory
         self._shared = shared

@@ -84,7 +84,9 @@ def split_front_matter(text: str, *, plain: bool = False) -> tuple[YamlDocument,
     """
     match = _FRONT_MATTER.match(text)
     if match is None:
-        problem = "is never closed: end it with a line ---" if _FENCE.match(text) else "is missing"
+        problem = "is missing: write name: … and description: … there"
+        if _FENCE.match(text):
+            problem = "is never closed: end it with a line ---"
         raise YamlError(1, f"the front matter between two lines --- {problem}")
     try:
         return read_yaml(match[1], first_line=2, plain=plain), text[match.end() :]
