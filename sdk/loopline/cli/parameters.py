@@ -82,10 +82,12 @@ pager_option: Decorator = click.option(
 )
 yes_option: Decorator = click.option("-y", "--yes", is_flag=True, help="Do not ask first.")
 
-flag = partial(click.option, is_flag=True)
-repeated = partial(click.option, multiple=True)
-file_option = partial(click.option, type=PATH, metavar="FILE")
-with_default = partial(click.option, show_default=True)
+OptionMaker: TypeAlias = Callable[..., Decorator]
+"""Takes what `click.option` takes."""
+flag: OptionMaker = partial(click.option, is_flag=True)
+repeated: OptionMaker = partial(click.option, multiple=True)
+file_option: OptionMaker = partial(click.option, type=PATH, metavar="FILE")
+with_default: OptionMaker = partial(click.option, show_default=True)
 """Makes an option whose help shows its default."""
 json_option: Decorator = flag("as_json", "--json", help="Print one JSON value on stdout.")
 verbose_option: Decorator = flag(
