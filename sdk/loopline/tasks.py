@@ -29,6 +29,16 @@ async def cancel_all(*tasks: asyncio.Future[Any]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
+def raise_lost_cancellation() -> None:
+    """Raise the cancellation of the current task that what it awaited has swallowed.
+
+    `asyncio.wait_for` of Python 3.11 does that if what it waits for ends at the moment of the cancellation.
+    """
+    current = asyncio.current_task()
+    if current is not None and current.cancelling():
+        raise asyncio.CancelledError
+
+
 async def run_together(tasks: Sequence[asyncio.Task[None]]) -> None:
     """Wait until all tasks are done, or one fails; raise its error. A cancellation cancels all tasks.
 

@@ -276,3 +276,14 @@ def test_an_invalid_url_is_an_error_without_the_password(url: str) -> None:
 )
 def test_a_relay_is_named_without_user_and_password(url: str, name: str) -> None:
     assert RedisRelay(url, STORE).name == name
+
+
+async def test_who_receives_can_be_cancelled_at_any_moment(server: RedisServer) -> None:
+    for moment in range(100):
+        relay = RedisRelay(server.url, STORE)
+        receiving = asyncio.create_task(Listener(relay).run())
+        await asyncio.sleep(moment * 6e-5)
+        receiving.cancel()
+        _, left = await asyncio.wait([receiving], timeout=30)
+        assert not left
+        await relay.close()

@@ -20,6 +20,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from loopline.errors import StoreError
+from loopline.tasks import raise_lost_cancellation
 
 LIMIT_BYTES = 64 * 1024
 TEXTS_OF_ENTRY = 100
@@ -83,11 +84,13 @@ class RedisRelay:
         client = self._open_client(BLOCK_SECONDS + TIMEOUT_SECONDS, retries=0)
         try:
             await self._find_position(client)
+            raise_lost_cancellation()  # the client swallows one that meets the end of a wait
             yield None
             while True:
                 entries = await self._read(client)
                 if not entries:
                     await self._find_position(client)
+                raise_lost_cancellation()
                 for entry_id, fields in entries:
                     self._last = entry_id
                     for text in _decode(fields):
@@ -134,6 +137,7 @@ class RedisRelay:
             replies: Sequence[Any] = await requests.execute(raise_on_error=False)
         except (RedisError, OSError) as error:
             raise self._error(error) from error
+        raise_lost_cancellation()
         for reply in replies:
             if isinstance(reply, RedisError):
                 raise self._error(reply)
