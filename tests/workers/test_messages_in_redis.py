@@ -287,3 +287,23 @@ async def test_who_receives_can_be_cancelled_at_any_moment(server: RedisServer) 
         _, left = await asyncio.wait([receiving], timeout=30)
         assert not left
         await relay.close()
+
+
+async def test_a_task_that_was_cancelled_can_still_send_before_it_ends(server: RedisServer) -> None:
+    relay = RedisRelay(server.url, STORE)
+    begun, sent = asyncio.Event(), list[str]()
+
+    async def send_at_the_end() -> None:
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            await relay.publish(["bye"])
+            sent.append("bye")
+
+    sending = asyncio.create_task(send_at_the_end())
+    await begun.wait()
+    sending.cancel()
+    await asyncio.wait([sending])
+    await relay.close()
+    assert sent == ["bye"]

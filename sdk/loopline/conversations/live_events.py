@@ -20,7 +20,7 @@ from loopline import timeline as tl
 from loopline.conversations import live_messages as messages
 from loopline.errors import StoreError
 from loopline.events import Delta, Event, EventSink, event_size
-from loopline.tasks import cancel_all
+from loopline.tasks import cancel_all, raise_lost_cancellation
 
 FLUSH_SECONDS = 0.025
 """The least time between two transmissions of a process. What is published meanwhile is sent together."""
@@ -321,6 +321,7 @@ class LiveEvents:
                 continue
             except Exception:  # one message fails alone; the log has what it was about
                 logger.exception("live events were not encoded, and other processes read the log")
+            raise_lost_cancellation()
             if pause != RECONNECT_SECONDS:
                 logger.info("live events are sent again")
                 pause = RECONNECT_SECONDS

@@ -137,7 +137,6 @@ class RedisRelay:
             replies: Sequence[Any] = await requests.execute(raise_on_error=False)
         except (RedisError, OSError) as error:
             raise self._error(error) from error
-        raise_lost_cancellation()
         for reply in replies:
             if isinstance(reply, RedisError):
                 raise self._error(reply)
