@@ -161,3 +161,18 @@ def test_what_a_round_that_runs_again_asks_is_listed_where_people_approve() -> N
         [turn] = client.get("/work").json()["items"]
     assert waiting["conversation"] == turn["conversation"] == fork.rpartition("/")[2]
     assert turn["state"] == "waiting"
+
+
+def test_a_fork_in_which_one_of_two_calls_was_approved_lists_the_other() -> None:
+    calls = [Call("shop.order", tea="sencha"), Call("shop.order", tea="gyokuro")]
+    bundle = Bundle(id="shop", instructions="Be brief.", tools=[order], approve=["shop.order"])
+    served = app(bundle, store="memory:", model=ScriptedModel([Say("", *calls)], strict=False))
+    with serving(served) as url, httpx2.Client(base_url=url, timeout=30) as client:
+        asked = client.post(f"{HERE}/messages", json={"text": "Order both."}).json()
+        seq = client.get(f"{HERE}/blocks").json()["blocks"][-1]["seq"]
+        fork = client.post(f"{HERE}/fork", json={"seq": seq}).json()["conversation_id"]
+        first = asked["pending"][0]["call_id"]
+        there = f"/conversations/default/default/{fork}"
+        client.post(f"{there}/answers", json={"values": {first: True}}).raise_for_status()
+        listed = [row["conversation"] for row in client.get("/approvals").json()["items"]]
+    assert sorted(listed) == sorted(["c1", "c1", fork])

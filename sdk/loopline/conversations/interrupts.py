@@ -12,6 +12,7 @@ from msgspec import structs
 from loopline import react
 from loopline import timeline as tl
 from loopline.clock import Clock
+from loopline.conversations.turn_order import newest_seq
 from loopline.errors import ConflictError, LooplineError
 from loopline.events import question_digest
 from loopline.files import AttachmentCaps, check_values, with_unique_names
@@ -374,8 +375,8 @@ class UnansweredCall(tl.PendingCall):
 
     `digest` identifies the call and arguments to approve. If `stays_open`, the turn is running and only the call waits;
     otherwise the turn is paused. Only paused calls have `arguments` and the name of a `tool`. `form` is the JSON Schema of
-    the answer or the result; calls that wait for the user have one only if they are open. `seq` is that of the newest waiting
-    call of a paused turn, and of the question of an open call, which has asked at the time `asked_at`.
+    the answer or the result; calls that wait for the user have one only if they are open. `seq` is that of the newest block
+    or answer of a paused turn, and of the question of an open call, which has asked at the time `asked_at`.
     """
 
     turn_id: str
@@ -395,7 +396,7 @@ def unanswered_calls(timeline: tl.Timeline) -> list[UnansweredCall]:
         UnansweredCall(
             **{field.name: getattr(call, field.name) for field in fields(call)},
             turn_id=tl.turn_id(turn.number),
-            seq=turn.asked_seq,
+            seq=newest_seq(turn),
             digest=_paused_digest(turn, call),
         )
         for turn in timeline.resumable

@@ -200,8 +200,13 @@ def turn_to_take(timeline: tl.Timeline, inherited: int) -> tl.Turn | None:
 
 def is_parents(turn: tl.Turn, inherited: int) -> bool:
     """Return whether nothing has happened to a turn of the parent in its fork, which shows the blocks up to `inherited`."""
+    return newest_seq(turn) <= inherited and not turn.put_back
+
+
+def newest_seq(turn: tl.Turn) -> int:
+    """Return the seq of the newest block of a turn or answer to it; that of its message if it has not begun."""
     last = turn.latest_block.seq if turn.latest_block is not None else _prompt_seq(turn)
-    return max([last, *turn.new_answers]) <= inherited and not turn.put_back
+    return max([last, *turn.new_answers])
 
 
 def was_leased(timeline: tl.Timeline, inherited: int) -> bool:
