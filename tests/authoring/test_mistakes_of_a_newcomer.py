@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
@@ -144,6 +145,7 @@ async def test_a_mistake_is_an_error_with_its_file_and_line_that_says_what_to_wr
     assert problem in str(raised.value)
     del raised
     if "await" in problem:
+        await asyncio.sleep(0)  # the event loop still has the error that it has just raised here
         gc.collect()  # a coroutine warns when it is collected: in this test, not in a later one
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -129,7 +130,7 @@ def test_a_copy_that_could_not_be_written_is_made_again() -> None:
     try:
         assert copy_at(folder.host_file(name, file)).read_text() == text
     finally:
-        folder.close()
+        asyncio.run(folder.close())
 
 
 HOSTING = """

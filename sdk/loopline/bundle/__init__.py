@@ -48,6 +48,7 @@ from loopline.bundle.properties import merged as merged
 from loopline.bundle.properties import parse_setting as parse_setting
 from loopline.bundle.properties import tool_properties as tool_properties
 from loopline.bundle.restrictions import ANY_TOOL as ANY_TOOL
+from loopline.bundle.restrictions import BundleCode as BundleCode
 from loopline.bundle.restrictions import check_restrictions as check_restrictions
 from loopline.bundle.restrictions import tool_settings as tool_settings
 from loopline.bundle.restrictions import unknown_skills as unknown_skills

@@ -45,6 +45,8 @@ INSTALLED = frozenset({"site-packages", "dist-packages"})
 """The names of the folders into which packages are installed."""
 COMPILED_FILES = 64
 """The number of files whose imports are cached, because each opening of a bundle needs them."""
+LOCATED_FILES = 1_024
+"""The number of files whose location is cached, because each opening of a bundle asks for those of the standard library."""
 LOOPLINE = Path(__file__).resolve().parent.parent
 
 BUNDLES_FOLDER = "bundles"
@@ -441,6 +443,7 @@ def _find_imported_files(file: Path, package: str, folder: Path) -> set[Path]:
     return files
 
 
+@lru_cache(LOCATED_FILES)
 def _is_own_module(file: Path, folder: Path) -> bool:
     if INSTALLED.intersection(file.parts) or file.is_relative_to(LOOPLINE):
         return False
@@ -490,11 +493,22 @@ def _import_statements(code: CodeType) -> Iterator[tuple[int, str, Sequence[str]
 def _find_module_file(name: str, folder: Path) -> Path | None:
     """Return the Python file of a module without importing anything; None if it is not found."""
     package, _, last = name.rpartition(".")
+    loaded = sys.modules.get(name)
+    if loaded is not None and (package or importer.find_beside(name, folder) is None):
+        # This saves two reads of the disk for each entry of `sys.path`; a bundle imports mostly what is loaded.
+        loaded_file = _file_of(loaded)
+        return _resolve_loaded(loaded_file) if loaded_file else None
     for location in _search_locations(package, name, folder):
         for file in (Path(location, last, "__init__.py"), Path(location, f"{last}.py")):
             if file.is_file():
                 return file.resolve()
     return None
+
+
+@lru_cache(LOCATED_FILES)
+def _resolve_loaded(file: str) -> Path:
+    """Return the path of a loaded module without symbolic links, as it was when it was first asked for."""
+    return Path(file).resolve()
 
 
 def _search_locations(package: str, name: str, folder: Path) -> list[str]:

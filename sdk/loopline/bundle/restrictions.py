@@ -1,12 +1,20 @@
-"""Checks that every name in a setting that restricts a bundle exists."""
+"""Reads the code of a bundle, and checks that every name in a setting that restricts the bundle exists."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from typing import cast
 
-from loopline.bundle.load import LoadedBundle, build_call_problems, names_every_module, tool_lists
+from msgspec import Struct
+
+from loopline.bundle.load import (
+    LoadedBundle,
+    build_call_problems,
+    bundle_agents,
+    descriptor_modules,
+    names_every_module,
+    tool_lists,
+)
 from loopline.bundle.loop_checks import RESTRICTING, misspelt_attributes
 from loopline.bundle.prepared_run import Services
 from loopline.bundle.properties import (
@@ -27,9 +35,46 @@ ANY_TOOL = KnownTools(frozenset(), frozenset([""]))
 """Matches any name, for a bundle whose tools are known only when a loop is built."""
 
 
-async def check_restrictions(
-    loaded: LoadedBundle, services: Services, skill_modules: Sequence[str]
-) -> None:
+class BundleCode(Struct, frozen=True, kw_only=True):
+    """What the files of a bundle say, without running a loop.
+
+    `tools` are the names and patterns of tools in the settings that restrict the bundle, and `problems` are those of its
+    other settings, with file and line. `names_tools` and `names_skills` are True if `tool_modules` and `skill_modules` are
+    all modules that its loops can use.
+    """
+
+    version: str
+    agents: Agents
+    tool_modules: Sequence[str]
+    skill_modules: Sequence[str]
+    names_tools: bool
+    names_skills: bool
+    tools: Sequence[ToolPattern]
+    problems: Sequence[str]
+
+    @classmethod
+    def read(cls, loaded: LoadedBundle, properties: Properties) -> BundleCode:
+        """Read the files of the bundle, which blocks.
+
+        Raises:
+            BundleError: a file of an agent is not valid; the message names file and line.
+        """
+        agents = bundle_agents(loaded)
+        attributes = misspelt_attributes(loaded.bundle.workflow)
+        misspelt = (text for text, near in attributes if near in RESTRICTING)
+        return cls(
+            version=loaded.version(),
+            agents=agents,
+            tool_modules=descriptor_modules(loaded, "tools"),
+            skill_modules=descriptor_modules(loaded, "skills"),
+            names_tools=names_every_module(loaded, "tools"),
+            names_skills=names_every_module(loaded, "skills"),
+            tools=[*tool_settings(loaded, properties, agents)],
+            problems=[*build_call_problems(loaded), *misspelt],
+        )
+
+
+async def check_restrictions(code: BundleCode, services: Services) -> None:
     """Check the names in the settings that restrict the bundle.
 
     MCP servers are started only if the name of an MCP tool must be checked. Names that are known only when a loop is built
@@ -38,26 +83,20 @@ async def check_restrictions(
     Raises:
         BundleError: names are unknown. It has a problem for each of them, with file and line and a similar name.
     """
-    tools, problems = await asyncio.to_thread(_read_settings, loaded, services)
     known_names = await services.collect_tool_names(asks_servers=False)
-    if any(may_begin(tool.pattern, [f"{MCP}."]) for tool in known_names.unknown(tools)):
+    if any(may_begin(tool.pattern, [f"{MCP}."]) for tool in known_names.unknown(code.tools)):
         known_names = await services.collect_tool_names()
-    if not await asyncio.to_thread(names_every_module, loaded, "tools"):
+    if not code.names_tools:
         known_names |= ANY_TOOL
-    skills = [skill for module in skill_modules for skill in await services.skills(module)]
-    names_skills = await asyncio.to_thread(names_every_module, loaded, "skills")
-    agents = (names_skills and services.agents) or Agents()
-    problems += [*known_names.problems(tools), *unknown_skills(agents, skills)]
+    skills = [skill for module in code.skill_modules for skill in await services.skills(module)]
+    agents = code.agents if code.names_skills else Agents()
+    problems = [
+        *code.problems,
+        *known_names.problems(code.tools),
+        *unknown_skills(agents, skills),
+    ]
     if problems:
         raise BundleError(*problems)
-
-
-def _read_settings(loaded: LoadedBundle, services: Services) -> tuple[list[ToolPattern], list[str]]:
-    """Return the names and patterns of tools in the code of a bundle, and the problems with the names of other settings."""
-    attributes = misspelt_attributes(loaded.bundle.workflow)
-    misspelt = (text for text, near in attributes if near in RESTRICTING)
-    tools = tool_settings(loaded, services.properties, services.agents or Agents())
-    return [*tools], [*build_call_problems(loaded), *misspelt]
 
 
 def tool_settings(

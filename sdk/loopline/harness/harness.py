@@ -19,7 +19,7 @@ from typing_extensions import TypeForm, TypeVar
 from loopline import bundle as bundles
 from loopline import conversations, timeline
 from loopline.clock import Clock, SystemClock
-from loopline.crew import Agents, LessonWriter, open_qualities
+from loopline.crew import LessonWriter, open_qualities
 from loopline.errors import LooplineError
 from loopline.events import Observer
 from loopline.files import AttachmentCaps
@@ -350,9 +350,8 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         async with AsyncExitStack() as stack:
             loaded = await asyncio.to_thread(bundles.load, self._source)
             tape = await self._open_models(loaded.bundle.model, stack)
-            stack.push_async_callback(asyncio.to_thread, self._folder.close)
-            properties = await asyncio.to_thread(loaded.properties, self._overrides)
-            redactor = self._redactor or await asyncio.to_thread(make_redactor, properties)
+            stack.push_async_callback(self._folder.close)
+            properties, redactor = await asyncio.to_thread(self._read_properties, loaded)
             store = await self._open_log(stack, collects=tape is None)
             log = store if redactor is None else RedactedLog(store, redactor)
             embedders = spaces.Embedders(loaded.folder, os.environ)
@@ -368,12 +367,13 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             stack.push_async_callback(servers.close)
             settings = bundles.loop_settings(properties)
             skills = skill_finder(loaded, settings.skills, os.environ)
-            tool_modules, skill_modules = await asyncio.to_thread(_find_modules, loaded)
+            code = await asyncio.to_thread(bundles.BundleCode.read, loaded, properties)
+            self._choose = model_choice.add_agent_models(self._choose, code.agents, os.environ)
             approvals = loaded.bundle.approvals.with_people(settings.approval_people)
             services = bundles.Services(
                 source=self._source_name,
                 bundle=loaded.bundle,
-                sender=await self._register(log, loaded, stack),
+                sender=await self._register(log, loaded.bundle.id, code.version, stack),
                 output=output_type_of(loaded.bundle.output_type),
                 properties=properties,
                 settings=settings,
@@ -383,7 +383,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 memory=memory,
                 on_build=self._on_build,
                 read_knowledge=partial(spaces.knowledge_reader, space, self._past_repositories),
-                agents=await self._agents(loaded),  # before `models`, which it extends
+                agents=code.agents or None,
                 models=self._metered(self._choose, redactor),
                 toolset=ThreadCache(partial(bundles.load_tools, bundle=loaded)),
                 model_settings=ThreadCache(partial(bundles.load_model_settings, bundle=loaded)),
@@ -395,12 +395,12 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 qualities=open_qualities(loaded.bundle.quality, os.environ, self._clock, embedder),
                 background=open_background(log, self._clock, stack),
                 host_file=self._host_file,
-                tool_modules=tool_modules,
+                tool_modules=code.tool_modules,
                 rules=RuleBook(timeline.ApprovalRules(log), approvals, self._clock),
                 convert_error=self._convert_error,
             )
-            await asyncio.gather(*map(servers.check_selections, tool_modules))
-            await bundles.check_restrictions(loaded, services, skill_modules)
+            await asyncio.gather(*map(servers.check_selections, code.tool_modules))
+            await bundles.check_restrictions(code, services)
             turns = await self._open_turns(log, loaded, services, redactor, stack)
             self._opened = _OpenHarness(
                 loaded=loaded,
@@ -410,12 +410,20 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 servers=servers,
                 lessons=open_lessons(services, turns, log, stack),
                 checks=conversations.InputChecks(self._caps, self._scanner, redactor, approvals),
-                readable_skills=cache(partial(_readable_skills, skill_modules, skills)),
+                readable_skills=cache(partial(_readable_skills, code.skill_modules, skills)),
             )
             if tape is not None:
                 await tape.file.begin()
             self._closing = stack.pop_all()
         return self
+
+    def _read_properties(
+        self, loaded: bundles.LoadedBundle
+    ) -> tuple[bundles.Properties, Redactor | None]:
+        """Read the properties of the bundle, and return them with the redactor; this warms the codec too, and blocks."""
+        timeline.warm_codec()
+        properties = loaded.properties(self._overrides)
+        return properties, self._redactor or make_redactor(properties)
 
     async def _open_models(
         self, of_bundle: model_choice.Models | None, stack: AsyncExitStack
@@ -434,11 +442,10 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         return tape
 
     async def _register(
-        self, log: timeline.TimelineLog, loaded: bundles.LoadedBundle, stack: AsyncExitStack
+        self, log: timeline.TimelineLog, bundle: str, version: str, stack: AsyncExitStack
     ) -> timeline.Sender:
         """Register this harness in the log as a sender until the stack closes."""
-        version = await asyncio.to_thread(loaded.version)
-        sender = await stack.enter_async_context(log.present(loaded.bundle.id, version))
+        sender = await stack.enter_async_context(log.present(bundle, version))
         # Without its number nobody waits for this harness to begin the turns that it sends.
         return structs.replace(sender, harness=0) if self._submits_only else sender
 
@@ -447,7 +454,6 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
 
         With a cassette `collects` is false: the removal of unused blobs would read the recorded clock at other times.
         """
-        await asyncio.to_thread(timeline.warm_codec)
         log = self._callers_log
         if log is None:
             place, limits = self._store_place, self._limits
@@ -493,12 +499,6 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         metered = model_choice.meter_models(open_run, self._metering)
         redacting = None if redactor is None else partial(redact_replies, redactor)
         return model_choice.meter_models(metered, redacting)
-
-    async def _agents(self, loaded: bundles.LoadedBundle) -> Agents | None:
-        """Load the agents of the bundle, None if it has none, and add the models that the environment names for them."""
-        agents = await asyncio.to_thread(bundles.bundle_agents, loaded)
-        self._choose = model_choice.add_agent_models(self._choose, agents, os.environ)
-        return agents or None
 
     async def __aexit__(self, kind: object, error: object, traceback: object) -> None:
         async with AsyncExitStack() as stack:  # the last pushed, the turns, is closed first
@@ -760,10 +760,6 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             ),
             lookup=conversation_lookup(opened.log, conversation),
         )
-
-
-def _find_modules(loaded: bundles.LoadedBundle) -> tuple[Sequence[str], Sequence[str]]:
-    return bundles.descriptor_modules(loaded, "tools"), bundles.descriptor_modules(loaded, "skills")
 
 
 def _readable_skills(modules: Sequence[str], skills: Callable[[str], Skills]) -> Skills:

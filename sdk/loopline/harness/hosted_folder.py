@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import shutil
@@ -45,10 +46,10 @@ class HostedFolder:
             part.replace(path)
         return path.as_uri()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Remove the folder with all copies."""
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
             self._folder = None
             os.close(self._lock)
 

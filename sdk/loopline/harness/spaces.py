@@ -100,7 +100,8 @@ class Embedders:
     async def close(self) -> None:
         """Close every loaded embedder."""
         for shared in self._shared.values():
-            await asyncio.to_thread(shared.close)
+            if shared.is_loaded:
+                await asyncio.to_thread(shared.close)
 
 
 def load_embedder(

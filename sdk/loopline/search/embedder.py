@@ -75,6 +75,11 @@ class SharedEmbedder:
                 self._loaded = self._load()
             return self._loaded
 
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the embedder is loaded, or is being loaded by another thread."""
+        return self._loaded is not None or self._lock.locked()
+
     def close(self) -> None:
         """Close the embedder if it is loaded. A later call of `get` loads it again."""
         with self._lock:
