@@ -411,10 +411,10 @@ class Context:
                 self._offering = self._trace_offering
                 is_open = await self._open_trace(iteration)
             else:
-                if self._on_demand:
+                open_round = recorder.turn.open_round
+                if open_round is not None and self._on_demand:
                     self._meets_demand(self.view.rendering, self._limits.room)
                 self._offering = self._offered_tools.current
-                open_round = recorder.turn.open_round
                 reuses = open_round is not None and self._reuses_round(open_round, iteration)
                 is_open = reuses or await self._open_round(iteration)
         block = recorder.turn.prompt

@@ -222,7 +222,7 @@ def render_result(
     cited = _with_file_sources(outcome, files, turn) if files else outcome
     numbered = _number_sources(cited, timeline.pool)
     outcome_text = _render_outcome(numbered.outcome, numbered.sids, artifact, lines)
-    text = f"{before}{outcome_text}{after}"
+    text = f"{before}{outcome_text}{after}" if before or after else outcome_text  # no copy
     return RenderedResult(
         text=text,
         sections=[section.text for section in numbered.outcome.sections],

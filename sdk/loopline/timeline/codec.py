@@ -227,7 +227,7 @@ def _encode_known(body: Struct, plan: _Plan) -> bytes:
     stored = _write(body)
     for get in plan.loose:
         value = get(body)
-        if type(value) in _NO_FLOATS:
+        if not value or type(value) in _NO_FLOATS:
             continue
         if isinstance(value, float):
             is_large = abs(value) >= _LARGE_FLOAT
