@@ -419,6 +419,9 @@ def _loosened(state: State, facts: Facts, steps: Sequence[Step]) -> Facts:
             facts["turn 1"] = "interrupted|stopped"  # the message or the stop may end it
     if events & {"stop", "steer", "mode"} and "answer" in events and "calls" in facts:
         facts["calls"] = "0|1"
+    if state == "paused, sent after" and events == {"answer", "stop"}:
+        # The stop takes the message back before it ends the turn, and an answer in between grants its rule.
+        facts["rules"] = "0|1"
     return facts
 
 
