@@ -51,8 +51,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Import another share of the tests in each worker, before each worker collects all of them.
 
     What a worker imports first, it compiles for the others. Without that, each of them compiles everything at the same
-    time: the first run in a new environment then takes half a minute more.
+    time: the first run in a new environment then takes half a minute more. Nothing that is collected becomes garbage, so looking
+    for garbage would take a quarter of the time.
     """
+    gc.disable()
     worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if workers == 1 or session.config.args != session.config.getini("testpaths"):
@@ -64,7 +66,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Draw a sample of each large campaign, and put the laws over a corpus first: one worker has them all."""
+    """Draw a sample of each large campaign, and put first what keeps one worker busy for long: laws over a corpus, killed workers."""
     campaigns = [item for item in items if item.get_closest_marker("campaign")]
     left = set[pytest.Item]()
     for _, cases in groupby(campaigns, key=lambda item: item.nodeid.partition("[")[0]):
@@ -74,10 +76,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             left |= set(matrix) - set(drawn)
     config.hook.pytest_deselected(items=list(left))
     items[:] = [item for item in items if item not in left]
-    items.sort(key=lambda item: item.get_closest_marker("corpus") is None)
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> int:
+    if item.get_closest_marker("corpus"):
+        return 0
+    return 1 if item.path.is_relative_to(TESTS / "workers") else 2
 
 
 def pytest_collection_finish() -> None:
     """Keep modules and tests out of every later garbage collection."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_sessionfinish() -> None:
+    """Look for garbage once, whose errors pytest reports, instead of the five times that pytest does it at the end."""
     gc.collect()
     gc.freeze()
