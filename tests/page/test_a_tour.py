@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from loopline.testing import Call, Say, ScriptedModel, Wait
 from loopline.testing.scripted import Entry
 from tests.support.live_server import serving
 from tests.support.page_conversations import TEA
+from tests.support.warm_programs import warm_program
 
 pytestmark = pytest.mark.service
 NAME = "tea-1"
@@ -74,7 +74,7 @@ def shown_parts(page: Page) -> list[str]:
 
 def printed_parts(store: str, folder: Path, name: str, turn: int, number: int) -> list[str]:
     """Return the parts of the prompt that the command prints."""
-    command = [sys.executable, "-m", "loopline", "prompt", "-c", name, "--store", store, "--json"]
+    command = warm_program("-m", "loopline", "prompt", "-c", name, "--store", store, "--json")
     printed = subprocess.run(
         [*command, "--turn", str(turn), "--round", str(number)],
         cwd=folder,

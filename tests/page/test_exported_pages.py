@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from base64 import b64encode
 from hashlib import sha256
 from pathlib import Path
@@ -25,6 +24,7 @@ from tests.page.hostile import assert_nothing_ran, open_everything
 from tests.support.hostile_conversation import in_thread, write_hostile_store
 from tests.support.hostile_texts import TEXTS
 from tests.support.live_server import serving
+from tests.support.warm_programs import warm_program
 
 PART = re.compile(
     r'<script type="application/json" id="part-([a-z]+(?:-\d+)?)">(.*?)</script>', re.S
@@ -33,7 +33,7 @@ PART = re.compile(
 
 def exported(folder: Path, name: str, store: str, *options: str) -> str:
     """Return what the command prints."""
-    command = [sys.executable, "-m", "loopline", "export", name, "--html", "--store", store]
+    command = warm_program("-m", "loopline", "export", name, "--html", "--store", store)
     printed = subprocess.run(
         [*command, *options], cwd=folder, capture_output=True, check=True, text=True
     )

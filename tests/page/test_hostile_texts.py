@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ from tests.support.hostile_conversation import in_thread
 from tests.support.hostile_texts import TEXTS
 from tests.support.live_server import serving
 from tests.support.openid_provider import CLIENT, openid_provider
+from tests.support.warm_programs import warm_program
 
 pytestmark = pytest.mark.service
 JOINED = "\n\n".join(TEXTS)
@@ -173,7 +173,7 @@ def test_no_text_runs_in_any_view_of_a_live_server(
 def test_no_text_runs_in_an_exported_file(
     page: Page, store: str, tmp_path: Path, requested: list[str], name: str
 ) -> None:
-    command = [sys.executable, "-m", "loopline", "export", name, "--html", "--store", store]
+    command = warm_program("-m", "loopline", "export", name, "--html", "--store", store)
     html = subprocess.run(command, cwd=tmp_path, capture_output=True, check=True, text=True).stdout
     file = tmp_path / "talk.html"
     file.write_text(html, encoding="utf-8")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from loopline.harness import ReadOnlyStore
 from loopline.server import reading_app
 from tests.support.live_server import serving
 from tests.support.page_conversations import LEAF
+from tests.support.warm_programs import warm_program
 
 HERE = "/conversations/default/default/brewing"
 
@@ -88,7 +88,7 @@ def test_an_outline_has_rounds_and_calls_with_their_times(client: httpx2.Client)
 def test_the_prompt_of_each_round_is_that_of_the_command(
     client: httpx2.Client, tea_store: str, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "loopline", "prompt", "-c", "brewing", "--store", tea_store]
+    command = warm_program("-m", "loopline", "prompt", "-c", "brewing", "--store", tea_store)
     for turn, rounds in ((1, 4), (2, 2)):
         for number in range(1, rounds + 1):
             options = ["--turn", str(turn), "--round", str(number), "--json"]
