@@ -2,7 +2,7 @@
 
 import { standingOf, type GivenAnswer } from "./approvals";
 import { field, list, number, object, text } from "./bodies";
-import type { Json, JsonObject, Row } from "./types";
+import type { Json, JsonObject, Place, Row } from "./types";
 
 export interface CallItem {
   kind: "call";
@@ -76,6 +76,21 @@ export interface EndItem {
 }
 
 export type ChatItem = CallItem | StepItem | MessageItem | TextItem | PlanItem | FileItem | AnswerItem | NoteItem | EndItem;
+
+/** What the items of a chat may do, and what they share. */
+export interface ChatActions {
+  writable: boolean;
+  /** Whether the reader may give the further approval of a call of another user. */
+  approves: boolean;
+  /** Whether calls that the reader has neither opened nor closed are open. */
+  opensCalls: boolean;
+  place: Place;
+  sources: Map<number, JsonObject>;
+  progress: Record<string, string>;
+  answer: (callId: string, value: Json, approval: boolean) => void;
+  rate: (turn: string, reaction: string | null) => void;
+  fork: (seq: number, text: string) => void;
+}
 
 /** What a turn has used. */
 export interface Spent {

@@ -8,9 +8,9 @@ import { number, object } from "../bodies";
 import { count, dollars, duration } from "../format";
 import { fetchPrompt } from "../prompts";
 import { linkTo } from "../route";
-import { chatOf } from "../turns";
+import { chatOf, type ChatActions } from "../turns";
 import type { Place, Prompt, RoundPosition, Row, WindowAnswer } from "../types";
-import { ChatItemView, type ChatActions } from "./chatitem";
+import { ChatItemView } from "./chatitem";
 import { keyOf, partsOf, PartView, type Part } from "./promptpart";
 import { TroubleNote } from "./trouble";
 

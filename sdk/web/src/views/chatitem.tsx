@@ -10,25 +10,10 @@ import { Markdown, Outside, webAddress } from "../markdown";
 import { openRef, RefLink, RefText } from "../refs";
 import { linkTo } from "../route";
 import { summarize } from "../summaries";
-import { planSteps, type CallItem, type ChatItem, type EndItem, type MessageItem, type StepItem } from "../turns";
-import type { Json, JsonObject, Place, Row } from "../types";
+import { planSteps, type CallItem, type ChatActions, type ChatItem, type EndItem, type MessageItem, type StepItem } from "../turns";
+import type { JsonObject, Row } from "../types";
 import { FileItemView } from "./file";
 import { Waiting } from "./waiting";
-
-/** What the items of a chat may do, and what they share. */
-export interface ChatActions {
-  writable: boolean;
-  /** Whether the reader may give the further approval of a call of another user. */
-  approves: boolean;
-  /** Whether calls that the reader has neither opened nor closed are open. */
-  opensCalls: boolean;
-  place: Place;
-  sources: Map<number, JsonObject>;
-  progress: Record<string, string>;
-  answer: (callId: string, value: Json, approval: boolean) => void;
-  rate: (turn: string, reaction: string | null) => void;
-  fork: (seq: number, text: string) => void;
-}
 
 export function ChatItemView({ item, actions }: { item: ChatItem; actions: ChatActions }): ComponentChildren {
   switch (item.kind) {

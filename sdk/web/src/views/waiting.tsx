@@ -8,10 +8,9 @@ import { field, object } from "../bodies";
 import { quantity } from "../format";
 import { JsonView } from "../json";
 import { stored } from "../state";
-import { peopleOf, type CallItem } from "../turns";
+import { peopleOf, type CallItem, type ChatActions } from "../turns";
 import type { Json, JsonObject, Row } from "../types";
 import { AnswerForm } from "./answerform";
-import type { ChatActions } from "./chatitem";
 
 export function Waiting({ row, item, actions }: { row: Row; item: CallItem; actions: ChatActions }) {
   const kind = field(row, "kind") || "question";
