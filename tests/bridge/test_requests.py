@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from itertools import pairwise
@@ -22,15 +22,19 @@ from pydantic_ai import (
     ToolReturnPart,
     UserPromptPart,
 )
+from pydantic_ai.models import Model
+from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.openai import OpenAIResponsesModelSettings
+from pydantic_ai.models.wrapper import WrapperModel
 
 from loopline import Attachment, models
+from loopline.bridge.bridged_model import BridgedModel
 from loopline.models.json import as_list, as_object
 from loopline.models.json_schema import json_form
 from loopline.providers.request_bytes import openai_schema
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
-from tests.bridge.bridged_model import CLASSES, Listener, body_of, bridged_at
+from tests.bridge.bridged_model import CLASSES, Listener, asking, body_of, bridged_at
 from tests.providers.flat_request import markers, parts
 from tests.providers.local_model import asked
 from tests.providers.test_requests import PROMPT
@@ -278,6 +282,25 @@ async def test_openai_is_told_to_store_no_response_unless_the_model_was_made_to(
 ) -> None:
     body = await body_of(server(wire, "Tea."), wire, settings=settings)
     assert body.get("store") is stored
+
+
+AROUND: dict[str, Callable[[Model], Model]] = {
+    "a wrapper": WrapperModel,
+    "a fallback": FallbackModel,
+    "a fallback in a wrapper": lambda model: WrapperModel(FallbackModel(model)),
+}
+
+
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize(("wire", "settings", "stored"), STORED)
+async def test_a_model_in_another_stores_no_response_either(
+    wire: str, settings: ModelSettings | None, stored: bool | None, around: str
+) -> None:
+    async with server(wire, "Tea.") as peer:
+        model = BridgedModel("m", AROUND[around](asking(peer, wire, settings=settings)))
+        await asked(model, PROMPT)
+        await model.close(failed=False)
+    assert peer.requests[0].body.get("store") is stored
 
 
 FORM = json_form("tin", {"type": "object", "properties": {"green": {"type": "boolean"}}})

@@ -10,6 +10,7 @@ from pydantic_ai import ModelSettings
 from pydantic_ai.direct import model_request_stream
 from pydantic_ai.models import Model, OpenAIChatCompatibleProvider, infer_model, known_model_names
 from pydantic_ai.models.fallback import FallbackModel
+from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import merge_model_settings
 
 from loopline import models
@@ -104,11 +105,10 @@ def _setting_support(model: Model, facts: models.ModelFacts) -> models.SettingSu
 
 def _binds_thinking(model: Model) -> bool:
     """Return whether thinking of the model is valid only after the same prefix."""
-    if isinstance(model, FallbackModel):
-        return any(map(_binds_thinking, model.models))
-    tail = models.find_model_facts(model.model_id).tail
-    binds = bool(_read_profile(model, "anthropic_binds_thinking_blocks"))
-    return binds or tail in ("kept", "cleared")
+    tails = {models.find_model_facts(sender.model_id).tail for sender in _senders(model)}
+    return bool(tails & {"kept", "cleared"}) or any(
+        _read_profile(sender, "anthropic_binds_thinking_blocks") for sender in _senders(model)
+    )
 
 
 def thinking_fields_of(model: Model) -> frozenset[str]:
@@ -132,21 +132,39 @@ def output_limit_of(model: Model) -> int | None:
             return None
 
 
-_STORED_RESPONSE_SETTINGS = {
-    "openai_background",
-    "openai_conversation_id",
-    "openai_previous_response_id",
-}
-"""Settings that require stored responses."""
+_STORAGE_SETTINGS = frozenset(
+    {
+        "openai_background",
+        "openai_conversation_id",
+        "openai_previous_response_id",
+        "openai_store",
+    }
+)
+"""Settings that require stored responses, or that say whether responses are stored."""
 
 
 def stores_by_default(model: Model) -> bool:
-    """Return whether the provider stores responses by default, and no setting requires that it does.
+    """Return whether the provider stores the responses unless a setting forbids it, and no setting says anything of that.
 
-    Only `OpenAIResponsesModel` does. It is compared by name, because its package may not be installed.
+    For a wrapper or a fallback, this is asked of all models that it calls. Only `OpenAIResponsesModel` and its subclasses
+    store by default. The class is compared by name, because its package may not be installed.
     """
-    responses = any(base.__name__ == "OpenAIResponsesModel" for base in type(model).__mro__)
-    return responses and not _STORED_RESPONSE_SETTINGS & set(model.settings or ())
+    senders = list(_senders(model))
+    classes = {base.__name__ for sender in senders for base in type(sender).__mro__}
+    settings = {name for each in (model, *senders) for name in each.settings or ()}
+    return "OpenAIResponsesModel" in classes and not settings & _STORAGE_SETTINGS
+
+
+def _senders(model: Model) -> Iterator[Model]:
+    """Yield the models that send the requests: this one, or those that a wrapper or a fallback calls."""
+    match model:
+        case FallbackModel():
+            for member in model.models:
+                yield from _senders(member)
+        case WrapperModel():
+            yield from _senders(model.wrapped)
+        case _:
+            yield model
 
 
 class CacheSettings(ModelSettings, total=False):
@@ -287,14 +305,12 @@ class BridgedModel:
 
 def _keys(model: Model) -> Iterator[str]:
     """Yield the keys of a model that are attributes of its client."""
-    if isinstance(model, FallbackModel):
-        for member in model.models:
-            yield from _keys(member)
-    client: object = getattr(model.provider, "client", None)
-    for name in ("api_key", "auth_token"):
-        key: object = getattr(client, name, None)
-        if isinstance(key, str):
-            yield key
+    for sender in _senders(model):
+        client: object = getattr(sender.provider, "client", None)
+        for name in ("api_key", "auth_token"):
+            key: object = getattr(client, name, None)
+            if isinstance(key, str):
+                yield key
 
 
 _UNKNOWN = "Unknown model"
