@@ -152,7 +152,7 @@ class _QualityVariables:
         return self.override(make() if hook is None else hook, group)
 
     def override(self, options: T, group: str) -> T:
-        """Return the options with the fields that the variables of the group set."""
+        """Return the options with the fields that variables of the group, a key of `_FIELDS`, set; invalid texts are ignored."""
         fields = {f"{PREFIX}{group}_{name}": entry for name, entry in _FIELDS[group].items()}
         parsers = {name: parse for name, (_, parse) in fields.items()}
         values = read_variables(self.environment, parsers, ignores_invalid=True)

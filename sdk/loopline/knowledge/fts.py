@@ -619,6 +619,11 @@ class FtsIndexes:
                 logger.warning("a damaged search index is not removed from the store: %s", error)
 
     def _build_file(self, key: IndexKey, contents: Contents) -> FtsIndex:
+        """Return the index of this key. If its file is missing, fetch or build it, one process at a time, and remove older ones.
+
+        Raises:
+            KnowledgeError: the new file is damaged.
+        """
         directory = self._directory
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = directory / _file_name(key)

@@ -266,7 +266,7 @@ class IndexBuild:
         return IndexedFile(path, entry.blob, chunk(path, text), note)
 
     def _is_indexed(self, path: str, entry: RepositoryFile) -> bool:
-        """Return True if the file is indexed; else add it to the skipped files."""
+        """Return whether the file is read; add it as skipped if it is too large or its name is not UTF-8."""
         if entry.size > LARGEST_FILE_BYTES:
             self._skipped.append(Skipped(path, "too large"))
         elif not path.isascii() and any("\ud800" <= character <= "\udfff" for character in path):

@@ -159,6 +159,11 @@ class BundleServer:
     async def _call_tool(
         self, context: Context, params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult:
+        """Run a call in a turn, or continue it with the answers of the client; a LooplineError is an error result.
+
+        A client of the newer protocol gets the questions of the turn as the result; an older one is asked during the call. If
+        a client can't ask its user or declines, it gets the result of the paused turn.
+        """
         progress = _ProgressReport(context)
         caller = ServedCaller(on_progress=progress.show, can_ask=_can_answer(context))
         try:

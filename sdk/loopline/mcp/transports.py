@@ -143,6 +143,7 @@ class ServerProcess:
         outward: MemoryObjectReceiveStream[SessionMessage],
         inward: MemoryObjectSendStream[SessionMessage | Exception],
     ) -> None:
+        """Write each message of `outward` to the process as a line of JSON; close `inward` if the process has ended."""
         assert process.stdin is not None
         try:
             async with outward:

@@ -219,10 +219,12 @@ class TurnFilter:
     half_life_days: float = HALF_LIFE_DAYS
 
     def query(self, text: str, owner: Owner, scope: Scope, limit: int, now: datetime) -> TurnQuery:
-        """Check the limits, and return the query. A phrase such as "the second turn" in the text becomes its ordinal.
+        """Check the filter, and return the query; `days` count back from `now`.
+
+        Without an `ordinal`, a phrase such as "the second turn" becomes the ordinal, and is removed from the text.
 
         Raises:
-            LooplineError: a limit is not valid.
+            LooplineError: a field of the filter, the scope or the limit is not valid.
         """
         self._check(scope, limit)
         ordinal = _ordinal(self.ordinal)

@@ -335,7 +335,8 @@ def summary_tokens(
 ) -> Callable[[CutPoint], int]:
     """Return a function that estimates the tokens of the summary of everything before a cut point.
 
-    `before` is the previous summary. The estimate is at most the summary's share of `room`.
+    It counts a fixed number for the text, and one for each ledger line of `before`, the previous summary, and of the blocks
+    up to the cut. The estimate is at most the summary's share of `room`, which is in tokens.
     """
     seqs = [entry.seq for entry in ledger_entries(blocks)]
     previous_lines = len(before.ledger) if before else 0

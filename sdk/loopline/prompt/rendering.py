@@ -379,9 +379,10 @@ class Rendering:
             fold(self, block, block.body)
 
     def inputs(self, blocks: Sequence[tl.Block]) -> InputMessages:
-        """Return the messages that a round which takes these inputs now would add.
+        """Return the messages that the next round adds if it takes these inputs; `messages` stays as it is.
 
-        All inputs to a running turn, such as followups and steers, become one message.
+        All followups and steers are one message, the last. Each prompt and each result of a background call is one of its own.
+        `has_omissions` and `shown_in_full` change as if the messages were added.
         """
         if not blocks:
             return NO_INPUTS

@@ -298,12 +298,13 @@ def _diversify(hits: list[Hit]) -> list[Hit]:
 
 
 def _calibrate(hits: list[Hit], coverage: float, known_share: float) -> list[Hit]:
-    """Replace the scores by descending ones; the first estimates how likely the index has an answer.
+    """Scale the scores so that they descend, and the first estimates how likely the index has an answer.
 
-    The estimate depends on the coverage, and on the share of the query's words that the index has at all: a question about
-    another subject has words that are in no chunk. A cosine says little, because a text about the same subject that is not
-    an answer has a cosine as high as an answer in other words. So do the margin of the first hit and the agreement of
-    the rankings by words and by vectors, which did not tell more questions apart.
+    The estimate is the coverage of the best chunk, a little higher for a high first score, times the share of the query's
+    words that the index has: a question about another subject has words that are in no chunk. The other scores keep their
+    ratio to the first. A cosine says little, because a text about the same subject that is not an answer has a cosine as
+    high as an answer in other words. The margin of the first hit, and the agreement of the rankings by words and by
+    vectors, say little too.
     """
     if not hits:
         return []

@@ -501,10 +501,13 @@ class PostgresThread(TransactionThread):
         batch: Sequence[PendingWrite[Any]],
         doubtful: BlockRow,
     ) -> bool:
-        """Return whether the transaction that stored that row was committed before the connection was lost.
+        """Return whether the transaction that stored that row was committed, although its connection was lost.
+
+        Lock the conversations of the batch in the open transaction. If the result is True, that is rolled back; else it stays
+        open.
 
         Raises:
-            RowsLocked: it may still be committed.
+            RowsLocked: the lost transaction may still be committed.
         """
         attempted = [write.conversation for write in batch if _has_outcome(write)]
         if self._writer.lock(connection, attempted):

@@ -157,6 +157,7 @@ class _TaggedDecoder:
             self._calls.append(call)
 
     def _take_agent_call(self, element: Element) -> None:
+        """Add a call of the tool `delegate`; without that tool, an agent or a task, set the problem of the reply."""
         fields = {"agent": "", "task": element.text.strip(), **_attributes(element)}
         if not self._delegate:
             self._problem = "There are no agents to call here."

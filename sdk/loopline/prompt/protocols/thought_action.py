@@ -92,6 +92,11 @@ class _LineDecoder:
         self._problem = ""
 
     def decode(self) -> decision.DecodedReply:
+        """Return the calls, without a final answer after them; or, without calls, the final answer.
+
+        An observation after an action ends the reply. A reply that has neither a call nor an answer, or an action without valid
+        input, is malformed.
+        """
         mark = self._next(0)
         if mark is not None and (before := self._raw[: mark.start()].strip()):
             self._thoughts.append(before)
