@@ -41,6 +41,7 @@ from tests.providers.test_requests import PROMPT
 from tests.support.peers import anthropic_replies as ant
 from tests.support.peers import openai_replies as oai
 from tests.support.peers.anthropic_like import anthropic_like
+from tests.support.peers.behaviors import Status
 from tests.support.peers.http_server import Peer
 from tests.support.peers.openai_like import openai_like
 from tests.support.sample_files import pdf, png
@@ -301,6 +302,16 @@ async def test_a_model_in_another_stores_no_response_either(
         await asked(model, PROMPT)
         await model.close(failed=False)
     assert peer.requests[0].body.get("store") is stored
+
+
+async def test_of_two_models_one_that_was_made_to_store_lets_the_other_store_nothing() -> None:
+    storing = OpenAIResponsesModelSettings(openai_store=True)
+    async with openai_like(Status(503), oai.Says("Tea.")) as peer:
+        first = asking(peer, "responses", settings=storing)
+        model = BridgedModel("m", FallbackModel(first, asking(peer, "responses")))
+        await asked(model, PROMPT)
+        await model.close(failed=False)
+    assert [request.body["store"] for request in peer.requests] == [False, False]
 
 
 FORM = json_form("tin", {"type": "object", "properties": {"green": {"type": "boolean"}}})

@@ -35,6 +35,7 @@ from pydantic_ai.models.function import (
 )
 from pydantic_ai.models.ollama import OllamaModel
 from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.models.zai import ZaiModel
 from pydantic_ai.providers import Provider
 from pydantic_ai.providers.cerebras import CerebrasProvider
@@ -230,7 +231,9 @@ def test_every_field_of_a_part_survives_and_a_call_that_was_never_made_is_left_o
 def test_the_tail_stays_where_thinking_is_bound_to_it(wire: str, model: str, tail: str) -> None:
     made = asking(Peer(), wire, model)
     assert BridgedModel("m", made).capabilities.tail == tail
-    assert BridgedModel("m", FallbackModel(asking(Peer(), "chat"), made)).capabilities.tail == tail
+    fallback_model = FallbackModel(asking(Peer(), "chat"), made)
+    assert BridgedModel("m", fallback_model).capabilities.tail == tail
+    assert BridgedModel("m", WrapperModel(fallback_model)).capabilities.tail == tail
 
 
 HARD = Options(reasoning_effort="high", output_limit=20_000)

@@ -11,6 +11,7 @@ from typing import TypeVar
 import pytest
 from pydantic_ai import ModelSettings
 from pydantic_ai.models.fallback import FallbackModel
+from pydantic_ai.models.wrapper import WrapperModel
 
 import loopline
 from loopline.bridge.bridged_model import BridgedModel
@@ -167,6 +168,15 @@ async def test_a_server_that_is_not_there_is_unreachable(path: str) -> None:
     async with model_by(path, peer) as model:
         with pytest.raises(ModelUnreachable, match=f"no connection to {peer.url}"):
             await asked(model)
+
+
+async def test_the_key_of_a_model_in_others_is_in_no_error() -> None:
+    record: JsonObject = {"error": {"message": f"No such key: {KEY}"}}
+    async with openai_like(Status(401, body=record)) as peer:
+        model = BridgedModel("m", WrapperModel(FallbackModel(asking(peer, "chat"))))
+        with pytest.raises(ModelError, match="No such key: …"):
+            await asked(model)
+        await model.close(failed=True)
 
 
 async def test_models_that_ask_one_another_fail_as_the_last_of_them() -> None:

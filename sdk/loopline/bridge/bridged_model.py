@@ -144,15 +144,17 @@ _STORAGE_SETTINGS = frozenset(
 
 
 def stores_by_default(model: Model) -> bool:
-    """Return whether the provider stores the responses unless a setting forbids it, and no setting says anything of that.
+    """Return whether the provider stores responses because no setting is about storage.
 
-    For a wrapper or a fallback, this is asked of all models that it calls. Only `OpenAIResponsesModel` and its subclasses
-    store by default. The class is compared by name, because its package may not be installed.
+    For a wrapper or a fallback, one such model among those that it calls is enough. Only `OpenAIResponsesModel` and its
+    subclasses store by default. The class is compared by name, because its package may not be installed.
     """
-    senders = list(_senders(model))
-    classes = {base.__name__ for sender in senders for base in type(sender).__mro__}
-    settings = {name for each in (model, *senders) for name in each.settings or ()}
-    return "OpenAIResponsesModel" in classes and not settings & _STORAGE_SETTINGS
+    settings_of_all = set(model.settings or ())
+    return any(
+        not _STORAGE_SETTINGS & (settings_of_all | set(sender.settings or ()))
+        for sender in _senders(model)
+        if any(base.__name__ == "OpenAIResponsesModel" for base in type(sender).__mro__)
+    )
 
 
 def _senders(model: Model) -> Iterator[Model]:
