@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Generator
 from contextlib import suppress
 from importlib import import_module
 from itertools import groupby
@@ -51,10 +52,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Import another share of the tests in each worker, before each worker collects all of them.
 
     What a worker imports first, it compiles for the others. Without that, each of them compiles everything at the same
-    time: the first run in a new environment then takes half a minute more. Nothing that is collected becomes garbage, so looking
-    for garbage would take a quarter of the time.
+    time: the first run in a new environment then takes half a minute more.
     """
-    gc.disable()
     worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if workers == 1 or session.config.args != session.config.getini("testpaths"):
@@ -76,23 +75,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             left |= set(matrix) - set(drawn)
     config.hook.pytest_deselected(items=list(left))
     items[:] = [item for item in items if item not in left]
-    items.sort(key=_place)
+    items.sort(
+        key=lambda item: (
+            item.get_closest_marker("corpus") is None,
+            not item.path.is_relative_to(TESTS / "workers"),
+        )
+    )
 
 
-def _place(item: pytest.Item) -> int:
-    if item.get_closest_marker("corpus"):
-        return 0
-    return 1 if item.path.is_relative_to(TESTS / "workers") else 2
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without looking for garbage: there is none, and looking would take a quarter of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_finish() -> None:
     """Keep modules and tests out of every later garbage collection."""
-    gc.collect()
-    gc.freeze()
-    gc.enable()
-
-
-def pytest_sessionfinish() -> None:
-    """Look for garbage once, whose errors pytest reports, instead of the five times that pytest does it at the end."""
     gc.collect()
     gc.freeze()
