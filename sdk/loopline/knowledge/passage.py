@@ -186,7 +186,7 @@ class PassageReader:
         )
 
     def _missing_message(self, path: str, commit: str, tree: Tree) -> str:
-        """Say why a path is missing: it is in a link or a submodule; or name similar paths, or those of the top folder."""
+        """Return why a path is missing: it is in a link or a submodule; or similar paths, or else those of the top folder."""
         short = self._repository.abbreviate(commit)
         inside = repository_path(self._roots, path) or path
         for name, kind in self._repository.list_left_out(commit).items():

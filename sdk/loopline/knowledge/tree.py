@@ -167,7 +167,7 @@ class Tree:
         return name in self._all_folders or name in self.folders
 
     def listing(self, folder: str) -> list[str] | None:
-        """Return the paths in the space of what a folder contains, folders first and with a final slash; None if it is missing."""
+        """Return the space paths of a folder's direct children, folders first with a final slash; None if it is missing."""
         if folder not in self.folders:
             return None
         start = f"{folder}/" if folder else ""

@@ -503,8 +503,7 @@ class PostgresThread(TransactionThread):
     ) -> bool:
         """Return whether the transaction that stored that row was committed, although its connection was lost.
 
-        Lock the conversations of the batch in the open transaction. If the result is True, that is rolled back; else it stays
-        open.
+        Lock the conversations of the batch in the open transaction. If the result is True, this transaction is rolled back.
 
         Raises:
             RowsLocked: the lost transaction may still be committed.

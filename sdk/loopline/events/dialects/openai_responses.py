@@ -189,7 +189,7 @@ class ResponseEvents:
             yield from self._end(outcome, meta)
 
     def _change(self, change: PartChange, phase: Phase | None) -> Iterator[RecordDraft]:
-        """Yield the records that start an item, or extend or end one that was started; at its end the output gets it."""
+        """Yield the records that start an item, or extend or end one that was started; an ended item is added to the output."""
         match change.kind:
             case "start":
                 prefix = "rs" if change.is_reasoning else "msg"
