@@ -23,7 +23,8 @@ from tests.support.warm_programs import warm_program
 class Terminal:
     """A pseudo-terminal of some size; the command reads its keys and writes to its screen.
 
-    `drawn` is called with what stands on the screen after each change, in a thread.
+    `drawn` is called with what stands on the screen after each change, in a thread. If the terminal is not `controlling`, the command
+    gets no signal when the width changes: it looks at it twice a second.
     """
 
     def __init__(
@@ -33,12 +34,14 @@ class Terminal:
         columns: int = 80,
         lines: int = 24,
         drawn: Callable[[str], None] | None = None,
+        controlling: bool = True,
     ) -> None:
         self._drawn = drawn
         self._keys, inner = pty.openpty()
         fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        program = [str(LOOPLINE), *arguments]
         self._process = subprocess.Popen(
-            warm_program(str(LOOPLINE), *arguments),
+            warm_program(*program) if controlling else program,
             cwd=loopline.folder,
             env={**loopline.environment, "TERM": "xterm-256color"},
             stdin=inner,

@@ -6,10 +6,13 @@ import queue
 import random
 import re
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+
+import pytest
 
 from loopline.models import JsonObject, ToolCall, dumps
 from tests.doors.command import LIMIT_SECONDS, Loopline, wait_for, write
@@ -136,8 +139,45 @@ def test_a_piece_is_on_the_screen_before_the_next_one_is_sent(tmp_path: Path) ->
             assert terminal.end() == 0
 
 
+PARAGRAPHS = [" ".join(WORDS[n : n + 2]) for n in range(0, len(WORDS), 2)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_terminal_that_narrows_while_paragraphs_and_keys_come_shows_each_word_once(
+    tmp_path: Path, seed: int
+) -> None:
+    write(tmp_path, {"talker/__init__.py": BUNDLE})
+    chance, asked = random.Random(seed), queue.Queue[None]()
+
+    def answer() -> Iterator[str]:
+        for paragraph in PARAGRAPHS:
+            yield f"{paragraph}\n\n"
+            asked.get(timeout=LIMIT_SECONDS)
+
+    def shows_end_of(words: list[str]) -> bool:
+        shown = words_of(terminal.screen)
+        return bool(shown) and shown == words[-len(shown) :] and shown[-1] == words[-1]
+
+    with paced_server([answer]) as url:
+        loopline = Loopline(tmp_path, {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none"})
+        arguments = ("chat", "talker", "--model", "openai-chat:gpt-4o")
+        with Terminal(loopline, *arguments) as terminal:
+            terminal.see("\n>")
+            terminal.type("go\r")
+            wait_for(partial(shows_end_of, WORDS[:2]))
+            for n in range(2, len(PARAGRAPHS) + 1):
+                asked.put(None)
+                time.sleep(chance.uniform(0, 0.03))
+                terminal.resize(80 - 2 * n)
+                wait_for(partial(shows_end_of, WORDS[: 2 * n]))
+            asked.put(None)
+            terminal.see("1 round · ")
+            assert shows_end_of(WORDS)
+
+
+@pytest.mark.parametrize("typed", [False, True])
 def test_a_narrower_terminal_shows_each_word_once_and_a_stopped_turn_has_its_round(
-    tmp_path: Path,
+    tmp_path: Path, typed: bool
 ) -> None:
     write(tmp_path, {"talker/__init__.py": BUNDLE})
     stopped = threading.Event()
@@ -149,11 +189,13 @@ def test_a_narrower_terminal_shows_each_word_once_and_a_stopped_turn_has_its_rou
     with paced_server([answer]) as url:
         loopline = Loopline(tmp_path, {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none"})
         arguments = ("chat", "talker", "--model", "openai-chat:gpt-4o", "-c", "c1")
-        with Terminal(loopline, *arguments) as terminal:
+        with Terminal(loopline, *arguments, controlling=not typed) as terminal:
             terminal.see("\n>")
             terminal.type("go\r")
-            for columns in (80, 44, 31):
+            wait_for(partial(shows, terminal, WORDS))
+            for columns in (70, 44, 31):
                 terminal.resize(columns)
+                terminal.type("x\x7f" * typed)
                 terminal.see("running")  # the toolbar, which is drawn again
                 wait_for(lambda: shows(terminal, WORDS) and "\nWords\n" in terminal.screen)
             terminal.type("/stop\r")

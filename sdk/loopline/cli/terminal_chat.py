@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import TextIO, cast
 
 from prompt_toolkit import Application, PromptSession
+from prompt_toolkit.application import run_in_terminal
 from prompt_toolkit.formatted_text import ANSI, StyleAndTextTuples, to_formatted_text
 from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.input import Input, create_input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.layout import Layout
-from prompt_toolkit.patch_stdout import StdoutProxy
+from prompt_toolkit.output import Output, create_output
 from prompt_toolkit.renderer import Renderer
 from prompt_toolkit.styles import default_pygments_style, default_ui_style, merge_styles
 from rich.text import Text
@@ -47,21 +48,27 @@ _logger = logging.getLogger("loopline")
 async def converse(conversation: run.ChatConversation) -> int:
     """Chat until the user leaves, and return the exit code."""
     keys = _input()
-    with keys.raw_mode(), StdoutProxy(sleep_between_writes=WRITE_SECONDS, raw=True) as proxy:
-        stream = cast(
-            "TextIO", proxy
-        )  # the proxy has every method of a text stream that a console calls
-        screen = Screen(out=stream, err=stream)
-        return await TerminalChat(conversation, screen, keys).converse()
+    output = create_output()
+    lines = _Lines(output)
+    with keys.raw_mode():
+        try:
+            return await TerminalChat(conversation, lines, keys, output).converse()
+        finally:
+            lines.write_out()
 
 
 class TerminalChat(Chat):
     """A chat at a terminal: what is typed while a turn runs is added to it."""
 
-    def __init__(self, conversation: run.ChatConversation, screen: Screen, keys: Input) -> None:
+    def __init__(
+        self, conversation: run.ChatConversation, lines: _Lines, keys: Input, output: Output
+    ) -> None:
+        screen = Screen(out=lines, err=lines)
         super().__init__(conversation, screen)
+        self._lines = lines
         self._session: PromptSession[str] = PromptSession(
             input=keys,
+            output=output,
             history=InMemoryHistory(),
             key_bindings=_newline_keys(),
             erase_when_done=True,
@@ -166,7 +173,8 @@ class TerminalChat(Chat):
         return self._transcript.live_rows(max(size.rows - OTHER_LINES, 1))
 
     def _last_rows(self) -> str:
-        """Return the last lines above the unfinished text, to print them again at another width."""
+        """Write the lines that wait, and return the last lines above the unfinished text, to print them again at another width."""
+        self._lines.write_out()
         height = self._session.output.get_size().rows - OTHER_LINES - len(self._live_rows())
         return self._screen.render(self._screen.last_rows(height))
 
@@ -313,6 +321,36 @@ class TerminalChat(Chat):
         self._screen.note(f"added to {receipt.turn_id}, as block {receipt.seq}")
 
 
+class _Lines(io.StringIO):
+    """Lines for the rows above the prompt. They wait here until all that came in WRITE_SECONDS are written at once."""
+
+    def __init__(self, output: Output) -> None:
+        super().__init__()
+        self._output = output
+        self._timer: asyncio.TimerHandle | None = None
+
+    def isatty(self) -> bool:
+        """Return true."""
+        return True
+
+    def flush(self) -> None:
+        """Start to wait, if there is a line."""
+        if self._timer is None and self.tell():
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(WRITE_SECONDS, run_in_terminal, self.write_out)
+
+    def write_out(self) -> None:
+        """Write what waits to the terminal, from the cursor on."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._output.enable_autowrap()
+        self._output.write_raw(self.getvalue())
+        self._output.flush()
+        self.seek(0)
+        self.truncate()
+
+
 class _Renderer(Renderer):
     """Draws the prompt. If the terminal became narrower, it also prints the last rows above the prompt again.
 
@@ -327,23 +365,30 @@ class _Renderer(Renderer):
             application.output,
             cpr_not_supported_callback=application.cpr_not_supported_callback,
         )
-        self._print_again = last_rows
+        self._last_rows = last_rows
         self._columns = 0
 
     def render(self, app: Application[str], layout: Layout, is_done: bool = False) -> None:
-        """Draw the prompt, and store the width of the terminal."""
+        """Draw the prompt; if the terminal became narrower, first remove what has been drawn."""
+        if self.output.get_size().columns < self._columns:
+            # A key or a line has come before the signal of the new width, at which the prompt toolkit does the same.
+            self.erase()
+            self.request_absolute_cursor_position()
         self._columns = self.output.get_size().columns
         super().render(app, layout, is_done)
 
     def erase(self, leave_alternate_screen: bool = True) -> None:
         """Remove the prompt from the screen."""
-        is_narrower = self.output.get_size().columns < self._columns
+        columns = self.output.get_size().columns
+        is_narrower = columns < self._columns
         super().erase(leave_alternate_screen)
         if is_narrower:
+            self._columns = columns
+            last_rows = self._last_rows()
             # Deleted rows do not go to the scrollback, where erased ones would stand twice.
             self.output.cursor_goto(0, 0)
             self.output.write_raw(f"\x1b[{self.output.get_size().rows}M")
-            self.output.write_raw(self._print_again().replace("\n", "\r\n"))
+            self.output.write_raw(last_rows.replace("\n", "\r\n"))
             self.output.flush()
 
 
