@@ -113,6 +113,7 @@ class _RateLimit(_UnchangedResult):
     location: str = field(default="", compare=False)
 
     async def before(self, call: GuardedCall) -> Verdict:
+        """Deny a matching call after `limit` matching calls in this turn, counted together for all patterns."""
         if not _matches(call.tool, self.patterns):
             return Allow()
         calls_made = sum(
@@ -131,6 +132,7 @@ class _BlockRepeatedFailures(_UnchangedResult):
     limit: int
 
     async def before(self, call: GuardedCall) -> Verdict:
+        """Deny a call that failed `limit` times with the same arguments in this turn; allow all other calls."""
         if call.failures < self.limit:
             return Allow()
         return Deny(

@@ -131,6 +131,7 @@ def caller_location() -> str:
 
 
 def _caller() -> FrameType | None:
+    """Return the innermost frame on the stack that is not of Loopline or Python; None if there is none."""
     frame = inspect.currentframe()
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
@@ -220,7 +221,11 @@ class AsyncContext:
 
 
 def checks_keywords(kind: type[T]) -> type[T]:
-    """Decorate a class so that an unknown keyword raises a TypeError that names the most similar parameter."""
+    """Decorate a class so that an unknown keyword raises a TypeError that names the most similar parameter.
+
+    The class is changed in place and returned. A positional argument raises a TypeError if all parameters are
+    keyword-only.
+    """
     create: Any = vars(kind)["__init__"]
     parameters = list(inspect.signature(create).parameters.values())[1:]
     names = [parameter.name for parameter in parameters]
@@ -228,6 +233,7 @@ def checks_keywords(kind: type[T]) -> type[T]:
 
     @wraps(create)
     def create_checked(self: object, *positional: object, **keywords: object) -> None:
+        """Raise a TypeError for an unknown keyword, or for positionals if all are keywords; then call `create`."""
         if positional and takes_keywords:
             raise TypeError(f"{kind.__name__} takes keywords: write {kind.__name__}({names[0]}=…)")
         for name in keywords:

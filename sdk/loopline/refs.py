@@ -338,6 +338,7 @@ def replace_span(ref: SpannedRef, span: Span | None) -> SpannedRef:
 
 
 def _split_span(text: str) -> tuple[str, Span | None]:
+    """Split the span, None if missing, off the end of a ref; raise a RefError if it ends before its start."""
     match = _SPAN.search(text)
     if match is None:
         return text, None
@@ -352,7 +353,10 @@ def _split_span(text: str) -> tuple[str, Span | None]:
 def _parse_form(
     kind: Callable[..., Ref], match: Callable[[str], re.Match[str] | None], text: str
 ) -> Ref | None:
-    """Make a ref from a text with a span at its end; the groups of the match are the fields of the ref."""
+    """Make a ref from a text with a span at its end; the groups of the match are the fields of the ref.
+
+    None if the text does not match; a RefError if the span is reversed.
+    """
     text, span = _split_span(text)
     found = match(text)
     if found is None:
@@ -373,6 +377,7 @@ def _parse_ar(text: str) -> Ref | None:
 
 
 def _parse_so(text: str) -> Ref | None:
+    """Parse a `so:` ref after its prefix; None if it is not a list of sources, or a range is reversed."""
     text, span = _split_span(text)
     if not (text.startswith("sources_pool[") and text.endswith("]")):
         return None
@@ -391,6 +396,7 @@ def _parse_cv(text: str) -> Ref | None:
 
 
 def _parse_ef(text: str) -> Ref | None:
+    """Parse an `ef:` ref after its prefix, and decode its parts; None if a part is missing or empty."""
     parts = text.split(":", 8)
     if len(parts) != 9 or parts[2] != "chatbot" or not all(parts):
         return None

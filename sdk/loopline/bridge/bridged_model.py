@@ -334,6 +334,7 @@ def bridged_model(name: str, string: str, secrets: tuple[str, ...]) -> BridgedMo
 
 
 def _unknown_model(name: str, message: str) -> str:
+    """Return the error text for an unknown model, with all prefixes of model strings and the hint in `message`."""
     listed = {model.partition(":")[0] for model in known_model_names() if ":" in model}
     compatible: tuple[str, ...] = get_args(OpenAIChatCompatibleProvider.__value__)
     providers = {provider for provider in (*listed, *compatible) if "/" not in provider}

@@ -86,6 +86,7 @@ def _complete(
 
 
 def _remove_call_fields(part: models.JsonObject) -> models.JsonObject:
+    """Return a tool-call part without `tool_name` and `args`; other parts unchanged."""
     match part:
         case {"part_kind": "tool-call"}:
             return {
@@ -160,6 +161,7 @@ def _file_content(message: models.UserMessage | models.ToolMessage) -> list[ai.U
 def _assistant_parts(
     message: models.AssistantMessage, names: ProviderNames, family: str
 ) -> list[ai.ModelResponsePart]:
+    """Return the recorded parts of a reply of this family; without any, its text, if not blank, and its calls."""
     echo = echo_for(message, family)
     parts = [] if echo is None else parts_of(echo, message, names)
     if parts:
@@ -245,6 +247,7 @@ class RequestBuilder:
                 return ai.UserPromptPart(content)
 
     def _place_point(self) -> None:
+        """Add an owed cache point to a request at the end, if points may be anywhere; it is then no longer owed."""
         match self.messages:
             case [*_, ai.ModelRequest()] if self._owes_point and self._marks == "anywhere":
                 self._request().append(ai.UserPromptPart([ai.CachePoint()]))
@@ -303,6 +306,7 @@ def parameters_of(prompt: models.Prompt, names: ProviderNames) -> ModelRequestPa
 
 
 def _tool(tool: models.ToolSpec, names: ProviderNames) -> ai.ToolDefinition:
+    """Convert a tool to a definition of pydantic-ai with the provider's name and an unchanged schema."""
     return ai.ToolDefinition(
         name=names.provider_name(tool.name),
         description=tool.description,

@@ -120,6 +120,7 @@ class BridgedReplyParser:
 
 
 def _arguments(part: ai.ToolCallPart) -> models.JsonObject | models.BrokenJson:
+    """Return the arguments of a call: a text is parsed, None is an empty object, invalid JSON is a `BrokenJson`."""
     match part.args:
         case dict() as arguments:
             return arguments
@@ -130,6 +131,7 @@ def _arguments(part: ai.ToolCallPart) -> models.JsonObject | models.BrokenJson:
 
 
 def _stop(response: ai.ModelResponse, *, is_calling: bool) -> models.StopReason:
+    """Return the stop reason: "refusal" or "length" if reported, otherwise "tool_use" if calling, or "stop"."""
     match response.finish_reason:
         case "content_filter":
             return "refusal"
@@ -293,6 +295,7 @@ def _wait(error: library.ModelAPIError) -> float | None:
 
 
 def _words(error: library.ModelAPIError) -> str:
+    """Return the server's message, or the text of the error, truncated, with the HTTP status if there is one."""
     match error.body:
         case {"message": str(words)} | {"error": {"message": str(words)}} | {"error": str(words)}:
             pass

@@ -98,6 +98,9 @@ class AgentSteps:
     ) -> list[tl.TurnResult[None]]:
         """Run the calls, at most `limit` at once, and return their results in the order of the calls.
 
+        The start and the end of the step are recorded. Results that are recorded already are returned without new
+        runs. A step without a name is named by the agent and a digest of the tasks.
+
         Raises:
             BundleError: the name is not valid, or used already.
             AskUser: an agent asks the user; the turn waits for the answer.
@@ -136,7 +139,7 @@ class AgentSteps:
         return name if self._counts[name] == 1 else f"{name} ({self._counts[name]})"
 
     async def _start(self, name: str) -> tl.StepStarted:
-        """Record the start of a step, with the next id for the child runs of the turn."""
+        """Record the start of a step, with the next id for the child runs of the turn, and return its record."""
         turn = self._recorder.turn
 
         def start(_: tl.Timeline) -> list[tl.Body]:
@@ -163,6 +166,10 @@ class AgentSteps:
         limit: int,
         started: tl.StepStarted,
     ) -> tuple[list[StoredResult], crew.SharedFiles]:
+        """Run the calls, at most `limit` at once, on the turn's quota; return the results in order, and the files.
+
+        If no agent of another step runs, the quota is opened anew from the usage that the log has.
+        """
         recorder = self._recorder
         if not self._quota.children:
             self._quota = react.Quota()
@@ -190,7 +197,10 @@ class AgentSteps:
         shared: crew.SharedFiles,
         elapsed: float,
     ) -> None:
-        """Record the end of a step, which took `elapsed` milliseconds, with the files that its agents changed."""
+        """Record the end of an open step, which took `elapsed` milliseconds, with the files that its agents changed.
+
+        Results with more than `STEP_BYTES` characters are left out.
+        """
         recorder = self._recorder
         value = msgspec.json.encode(outcomes).decode()
         # Longer results are read from the child runs again.
@@ -210,6 +220,7 @@ class AgentSteps:
 def _invocation(
     runtime: react.ToolRuntime, children: react.Children, call_id: str
 ) -> toolbox.ToolInvocation:
+    """Return the tool invocation with which the agents of a step run, as if the step were the call `call_id`."""
     recorder = runtime.recorder
 
     return toolbox.ToolInvocation(

@@ -61,6 +61,7 @@ _LISTS = {
 
 
 def _check_workflow(workflow: object) -> None:
+    """Raise a BundleError with the author's file and line if the value is not a subclass of `BaseWorkflow`."""
     if not isinstance(workflow, type) or not issubclass(
         cast("type[object]", workflow), BaseWorkflow
     ):
@@ -70,6 +71,7 @@ def _check_workflow(workflow: object) -> None:
 
 
 def _check_tool(function: object) -> None:
+    """Raise a BundleError if the value is neither a `ToolFunction` nor a Python function, perhaps decorated."""
     described = names.describe(function)
     is_function = isinstance(function, ToolFunction) or isinstance(
         inspect.unwrap(cast("Callable[..., Any]", function)), FunctionType
@@ -89,6 +91,10 @@ _HOOKS = {
 
 
 def _check_hook(name: str, hook: Callable[..., object] | None, parameters: Sequence[str]) -> None:
+    """Raise a BundleError if the hook cannot be called with these parameters.
+
+    None is accepted, and a function of C without a signature.
+    """
     if hook is None:
         return
     try:
@@ -101,6 +107,7 @@ def _check_hook(name: str, hook: Callable[..., object] | None, parameters: Seque
 
 
 def _check_model(model: object) -> None:
+    """Accept None, a text, a dict, a sequence and an object with a model's method; otherwise raise a BundleError."""
     is_model = any(hasattr(model, name) for name in ("stream", "request"))
     if model is None or is_model or isinstance(model, str | Mapping | Sequence):
         return
@@ -111,6 +118,7 @@ def _check_model(model: object) -> None:
 
 
 def _check_loop(limits: react.Limits | None, preset: str | react.Preset) -> None:
+    """Raise a BundleError if the preset does not exist, or if a limit is unknown or out of range."""
     try:
         react.named_preset(preset)
         if limits is not None:
@@ -207,6 +215,7 @@ class Bundle(LoopParts, Generic[T_co]):
         _check_loop(self.limits, self.preset)
 
     def _check_items(self) -> None:
+        """Raise a BundleError for the first tool, guard, agent, pattern, hook or middleware with a wrong type."""
         for function in self.tools:
             _check_tool(function)
         for guard in self.guards:
@@ -229,7 +238,7 @@ class Bundle(LoopParts, Generic[T_co]):
 
     @property
     def defaults(self) -> Mapping[str, Json]:
-        """The configuration, with the knowledge sections of the workflow class and the bundle merged into it."""
+        """The configuration with the knowledge section of the workflow class, and then that of the bundle, merged over it."""
         sections = (self.workflow.knowledge_config, self.knowledge)
         written = [section for section in sections if section is not None]
         if not written:

@@ -50,7 +50,7 @@ class ChatCommunicator:
         completed: bool = False,
         agent: str = "",
     ) -> Awaitable[None]:
-        """Send a part of a text. `index` counts the parts of the marker from 0."""
+        """Send a part of a text, which is never recorded. `index` counts the parts of the marker from 0."""
         status = "completed" if completed else "running"
         envelope = _envelope(agent, marker, status, "", "")
         delta = {"text": text, "marker": marker, "index": index, "completed": completed}

@@ -110,6 +110,7 @@ class ConversationStore:
     def _payload(
         self, timeline: tl.Timeline, block: tl.Block, prompt: tl.UserPrompt
     ) -> TurnPayload:
+        """Return the payload of a turn from the block and the body of its prompt, with the prompt's attachments."""
         key = self._recorder.conversation
         return TurnPayload(
             text=prompt.text,

@@ -95,6 +95,11 @@ def load_mcp_selections(module: str, bundle: LoadedBundle) -> tuple[McpSelection
 
 
 def _mcp_selection(descriptor: _Descriptor, index: int, spec: object) -> McpSelection:
+    """Convert entry `index` of `MCP_TOOL_SPECS`; by default the alias is the `server_id`, and all tools are selected.
+
+    Raises:
+        BundleError: the entry has an unknown key or is incomplete, or the alias is not valid; the message has its line.
+    """
     none: Mapping[object, object] = {}
     fields = cast("Mapping[object, object]", spec) if isinstance(spec, Mapping) else none
     _check_keys(descriptor, _MCP_SPECS, index, fields, _MCP_KEYS)
@@ -147,7 +152,11 @@ def load_skills(module: str, bundle: LoadedBundle, places: Sequence[SkillPlace] 
 
 
 def _bind_listed_tools(bundle: Bundle[Any]) -> Iterator[toolbox.Tool]:
-    """Yield the tools for the functions that the bundle and its workflow class list."""
+    """Yield the tools for the functions that the bundle and then its workflow class list.
+
+    Raises:
+        BundleError: the id of the bundle cannot be the alias of the tools.
+    """
     for function in (*bundle.tools, *bundle.workflow.tools):
         is_tool = isinstance(function, toolbox.ToolFunction)
         function_tool = (
@@ -183,7 +192,11 @@ def _load_listed_skills(bundle: LoadedBundle) -> Skills:
 
 
 def _join_skills(listed: Skills, in_folder: Skills, bundle: LoadedBundle) -> Skills:
-    """Combine listed skills with those of a folder. A skill that is in both counts once."""
+    """Combine listed skills with those of a folder. A skill that is in both counts once.
+
+    Raises:
+        BundleError: two skills in different files have the same full id.
+    """
     skills: dict[str, Skill] = {}
     for skill in (*listed, *in_folder):
         existing = skills.setdefault(skill.full_id, skill)
@@ -226,7 +239,7 @@ class _Descriptor:
 
 
 def _assignments(file: Path) -> dict[str, ast.expr]:
-    """Return the expressions that are assigned to names at the top level of a Python file."""
+    """Return the expressions assigned to names at the top level of a Python file, the last for each; empty without one."""
     assignments: dict[str, ast.expr] = {}
     if file.suffix != ".py" or not file.is_file():
         return assignments
@@ -242,6 +255,7 @@ def _assignments(file: Path) -> dict[str, ast.expr]:
 
 
 def _line(written: ast.expr, item: int | str | None) -> int:
+    """Return the line of an item of a list (by index) or dict (by key); otherwise the line of the expression."""
     match written:
         case ast.List(elts=items) | ast.Tuple(elts=items):
             return items[item].lineno if isinstance(item, int) else written.lineno
@@ -253,6 +267,11 @@ def _line(written: ast.expr, item: int | str | None) -> int:
 
 
 def _bind_tools(descriptor: _Descriptor, bundle: LoadedBundle) -> Iterator[toolbox.Tool]:
+    """Yield the tools of the entries of `TOOLS_SPECS` in order: built-in tools, and functions with the entry's alias.
+
+    Raises:
+        BundleError: the setting is not a list, an entry is not valid, or its module cannot be imported or lacks tools.
+    """
     specs = descriptor.value("TOOLS_SPECS", None)
     if not isinstance(specs, list | tuple):
         problem = 'TOOLS_SPECS must be a list such as [{"ref": "tools.py", "alias": "shop"}]'
@@ -284,6 +303,7 @@ def _check_keys(
     spec: Mapping[object, object],
     allowed: Sequence[str],
 ) -> None:
+    """Raise a BundleError with the entry's line and the nearest allowed key if the entry has an unknown key."""
     for key in spec:
         if key not in allowed:
             problem = f"the key {key!r} is unknown, {nearest_hint(str(key), allowed)}"
@@ -291,7 +311,11 @@ def _check_keys(
 
 
 def _builtin(descriptor: _Descriptor, index: int, spec: Mapping[object, object]) -> toolbox.Tool:
-    """Return the built-in tool of an entry, with the port in the entry."""
+    """Return the built-in tool of an entry, with the port in the entry.
+
+    Raises:
+        BundleError: a key or the name of the tool is unknown, or the tool refuses the port; the message has the line.
+    """
     _check_keys(descriptor, "TOOLS_SPECS", index, spec, _BUILTIN_KEYS)
     name = str(spec["builtin"])
     if name not in BUILTINS:
@@ -306,7 +330,11 @@ def _builtin(descriptor: _Descriptor, index: int, spec: Mapping[object, object])
 def _spec(
     descriptor: _Descriptor, index: int, spec: Mapping[object, object]
 ) -> tuple[str, str, str]:
-    """Check an entry; return the kind of its source, `ref` or `module`, the name of the source, and the alias."""
+    """Check an entry; return the kind of its source, `ref` or `module`, the name of the source, and the alias.
+
+    Raises:
+        BundleError: the entry has an unknown key, not exactly one source, or an invalid alias; the message has the line.
+    """
     _check_keys(descriptor, "TOOLS_SPECS", index, spec, _SPEC_KEYS)
     texts = {str(key): value for key, value in spec.items() if isinstance(value, str) and value}
     sources = [key for key in _SOURCES if key in spec]
@@ -321,7 +349,7 @@ def _spec(
 
 
 def _functions(module: ModuleType) -> Iterable[toolbox.ToolFunction[..., Any]]:
-    """Return the tools in a module in order of definition, without names that begin with an underscore."""
+    """Return the tools in a module in order of definition, each once, without names that start with an underscore."""
     named = ((name, value) for name, value in vars(module).items() if not name.startswith("_"))
     functions = [
         cast("toolbox.ToolFunction[..., Any]", value)
@@ -337,7 +365,7 @@ def is_alias(text: str) -> bool:
 
 
 def load_runtimes(module: str, bundle: LoadedBundle) -> Mapping[str, str]:
-    """Read the backends in `TOOL_RUNTIME` for the tools that run programs, by tool name.
+    """Read the backends in `TOOL_RUNTIME` for the tools that run programs, by tool name; empty without a module.
 
     Raises:
         BundleError: the descriptor is not valid; the message names file and line.
@@ -350,6 +378,8 @@ def load_runtimes(module: str, bundle: LoadedBundle) -> Mapping[str, str]:
 
 def load_model_settings(module: str, bundle: LoadedBundle) -> ModelSettings:
     """Return the settings of the bundle, with those in `MODEL_SETTINGS` of a descriptor module over them.
+
+    If the name of the module is empty, they are those of the bundle alone.
 
     Raises:
         BundleError: the descriptor is not valid; the message names file and line.
@@ -373,6 +403,11 @@ def _read_runtimes(descriptor: _Descriptor) -> Mapping[object, object]:
 
 
 def _check_runtime(descriptor: _Descriptor, tools: toolbox.ToolSet) -> None:
+    """Check the backend of each tool in `TOOL_RUNTIME`.
+
+    Raises:
+        BundleError: a tool or a backend is unknown, or a tool of the bundle has another backend than `local`.
+    """
     for key, runtime in _read_runtimes(descriptor).items():
         name = str(key)
         if name not in tools and name not in _PROGRAM_TOOLS:
@@ -391,7 +426,10 @@ def _skills_root(
 ) -> Path | None:
     """Return the folder `CUSTOM_SKILLS_ROOT`, which is relative to the bundle; None if it is set to None.
 
-    If it is not set, return `default` if that is a folder, else None.
+    If it is not set, return `default` if that is a folder, otherwise None.
+
+    Raises:
+        BundleError: the setting is not a path or None, or the folder does not exist; the message has the line.
     """
     if "CUSTOM_SKILLS_ROOT" not in vars(descriptor.module):
         return default if default and default.is_dir() else None
@@ -408,6 +446,11 @@ def _skills_root(
 
 
 def _read_agents_config(descriptor: _Descriptor, skills: Skills) -> dict[str, SkillSelection]:
+    """Return the selections of skills in `AGENTS_CONFIG` by consumer.
+
+    Raises:
+        BundleError: the setting is not valid, a consumer looks like a misspelt `react`, or a pattern does not match any skill.
+    """
     try:
         config = skill_selections(descriptor.value("AGENTS_CONFIG", {}))
     except BundleError as error:
@@ -446,6 +489,11 @@ def _web_fetch(port: object) -> toolbox.Tool:
 
 
 def _knowledge_search(port: object) -> toolbox.Tool:
+    """Return `knowledge_search` for a port that is a dict of search functions; their failures become ToolErrors.
+
+    Raises:
+        BundleError: the port is not a dict, is empty, or has an item that is not a non-empty name with a function.
+    """
     none: Mapping[object, object] = {}
     searches = cast("Mapping[object, object]", port) if isinstance(port, Mapping) else none
     spaces = {name: search for name, search in searches.items() if isinstance(name, str) and name}

@@ -77,7 +77,10 @@ def import_path(path: Path, root: Path | None = None) -> ModuleType:
 
 
 def _register(path: Path, root: Path | None) -> str:
-    """Return the name in `sys.modules` for a package's folder or a module's file, under which it can be imported."""
+    """Register a package's folder or a module's file for import, and return its name in `sys.modules`.
+
+    If the path is registered already, its first `root` is kept.
+    """
     is_package = path.is_dir()
     file, folder = (path / "__init__.py", path) if is_package else (path, path.parent)
     location = folder if file.name == "__init__.py" else file
@@ -201,6 +204,7 @@ class _BundleFinder:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
+        """Return the spec of a bundle's module, with the loader of bundles; None for other or missing modules."""
         if MARK not in fullname:
             return None
         if path is None:
@@ -238,6 +242,7 @@ def _import_of(package: str) -> Callable[..., ModuleType]:
     root = registered.root if registered else None
 
     def find(name: str, *where: Any, **named: Any) -> ModuleType:
+        """Import as Python does; an absolute import also finds the bundle by public name, and modules in `root`."""
         first, dot, submodule = name.partition(".")
         level = named.get("level", where[_LEVEL] if len(where) > _LEVEL else 0)
         own = ""
@@ -252,6 +257,10 @@ def _import_of(package: str) -> Callable[..., ModuleType]:
 
 
 def _error_location(error: BaseException, folder: Path | None) -> str:
+    """Return `file:line` of the innermost frame in `folder`, otherwise of any file, otherwise the folder.
+
+    The position of a syntax error counts as the innermost frame. Installed packages do not count as code in `folder`.
+    """
     locations = [
         (frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)
     ]

@@ -236,6 +236,7 @@ def _entry_points() -> list[EntryPoint]:
 
 
 def _is_name(source: str | Path) -> bool:
+    """Return True for a text without a slash, without the suffix `.py`, and without `.` or `~` as its start."""
     text = str(source)
     marks = ("/", os.sep)
     return not (
@@ -260,6 +261,11 @@ def _module_of_folder(path: Path) -> Path:
 
 
 def _site(path: Path) -> _Site:
+    """Find the bundle at a path: a .py file, a package, a folder with a module of its name, or a project.
+
+    Raises:
+        BundleError: the path does not exist or is not a bundle, or it has several; the message has similar or inner names.
+    """
     if path.is_file() and path.suffix == ".py":
         return _Site(path.parent if path.name == "__init__.py" else path)
     if not path.is_dir():
@@ -292,7 +298,11 @@ def _folders(path: Path) -> Iterator[Path]:
 
 
 def _entries(project: Path) -> dict[str, str]:
-    """Read the entry points for bundles from the pyproject.toml of a project; empty if it does not exist."""
+    """Read the entry points for bundles from the pyproject.toml of a project, by name; empty without a file or a table.
+
+    Raises:
+        BundleError: the file is not valid TOML in UTF-8.
+    """
     file = project / "pyproject.toml"
     if not file.is_file():
         return {}
@@ -310,6 +320,7 @@ def _entries(project: Path) -> dict[str, str]:
 
 
 def _project_site(project: Path, value: str) -> _Site:
+    """Find the module of an entry point in a project or its `src`; raise a BundleError if it does not exist."""
     module, _, attribute = value.partition(":")
     inner = Path(*module.strip().split("."))
     for root in (project, project / "src"):
@@ -323,6 +334,11 @@ def _project_site(project: Path, value: str) -> _Site:
 
 
 def _from_site(site: _Site) -> LoadedBundle:
+    """Import the code at a location, and load the bundle in it.
+
+    Raises:
+        BundleError: the code fails, or the attribute is missing or not a Bundle.
+    """
     is_package = site.path.is_dir() or site.path.name == "__init__.py"
     module = importer.import_path(site.path, None if is_package else site.path.parent)
     folder = site.path if site.path.is_dir() else site.path.parent
@@ -336,6 +352,11 @@ def _from_site(site: _Site) -> LoadedBundle:
 
 
 def _from_entry_point(name: str, points: list[EntryPoint]) -> LoadedBundle:
+    """Import the module of an installed entry point, and load the bundle in it.
+
+    Raises:
+        BundleError: entry points of that name have different values, or the module is missing, fails or lacks the Bundle.
+    """
     if len({point.value for point in points}) > 1:
         values = sorted(point.value for point in points)
         raise BundleError(f"several installed bundles are called {name!r}: open {values} by path")
@@ -356,6 +377,7 @@ def _from_entry_point(name: str, points: list[EntryPoint]) -> LoadedBundle:
 
 
 def _bundle_in(module: ModuleType, attribute: str) -> Bundle[Any]:
+    """Return the Bundle in the attribute of a module; raise a BundleError if it is missing or not a Bundle."""
     value: object = getattr(module, attribute, None)
     if _is_bundle(value):
         return value
@@ -374,6 +396,10 @@ def _is_bundle(value: object) -> TypeIs[Bundle[Any]]:
 
 
 def _from_value(bundle: Bundle[Any]) -> LoadedBundle:
+    """Return the bundle with the location of its code: the module of its workflow class, or the creating module.
+
+    If a package exposes the bundle as `bundle`, the outermost such package is the location. `folder` is None without a file.
+    """
     name = bundle.workflow.__module__
     if (
         bundle.workflow is BaseWorkflow
@@ -534,7 +560,7 @@ def _files(root: Path) -> list[str]:
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:
-    """Return the part of an error message that lists up to three similar names."""
+    """Return the part of an error message that lists up to three similar names; `there is no other` without names."""
     near = get_close_matches(name, list(names), 3, 0.0)
     if not near:
         return "there is no other"
@@ -558,7 +584,7 @@ PARSED_FILES = 16
 
 
 def descriptor_modules(bundle: LoadedBundle, kind: Kind) -> list[str]:
-    """Return the names of the descriptor modules in the calls of `build_react`.
+    """Return the names of the descriptor modules in the calls of `build_react`, each once, in the order of the code.
 
     Only literals are found, including `__name__` and `f"{__package__}.tools_descriptor"`. If there are none, the result
     is the module `tools_descriptor` or `skills_descriptor`, if it exists, otherwise the empty name: no module is named.
@@ -620,7 +646,11 @@ def names_every_module(bundle: LoadedBundle, kind: Kind) -> bool:
 
 
 def _check(argument: ast.keyword) -> None:
-    """Check an argument of `build_react` that is a limit or a preset. Of other expressions only the name is checked."""
+    """Check an argument of `build_react` that is a limit or a preset. Of an expression only the name is checked.
+
+    Raises:
+        LooplineError: the limit or the preset is unknown, or its literal value is not valid.
+    """
     name = argument.arg
     if name is None or (
         name in loop_checks.build_parameters(BaseWorkflow.build_react) and name != "preset"

@@ -57,8 +57,9 @@ async def nearest_pages(
 ) -> Sequence[AgentsPage]:
     """Return the AGENTS.md in the files of the turn; without one, the page of each repository of the knowledge space.
 
-    `repositories` are the names of the repositories in a space of several. A page of the space is recorded with the header
-    of the turn, so that its ref can be read when the repository no longer exists.
+    `repositories` are the names of the repositories in a space of several; of these the first 8 are read, and the pages
+    share 20,000 characters of a prompt. A page of the space is recorded with the header of the turn, for its ref to be
+    readable when the repository no longer exists. The result is empty if there is no page, or `read` is None.
     """
     block = recorder.timeline.files.files.get(NAME)
     if block is not None and isinstance(block.body, FileAdded):
@@ -72,6 +73,10 @@ async def nearest_pages(
 
 
 async def _nearest(recorder: Recorder, read: KnowledgeRead, repository: str) -> AgentsPage | None:
+    """Read the AGENTS.md of a repository from the first folder of `ROOTS` that has a page; None without a page.
+
+    A page that the timeline does not have is added to the foreword of the recorder.
+    """
     for root in ROOTS:
         ref = f"ks:{'/'.join(name for name in (repository, root, NAME) if name)}"
         try:
@@ -187,7 +192,10 @@ class LoopSpec(Struct, frozen=True, kw_only=True):
         )
 
     def expand_search(self, search: toolbox.Tool, run: PreparedRun, quota: Quota) -> toolbox.Tool:
-        """Wrap the search if `Quality(hyde=…)` is set, so that it also searches for words of an imagined answer."""
+        """Wrap the search if `Quality(hyde=…)` is set: it also searches for words of an imagined answer.
+
+        Without `hyde` the search is returned unchanged. The usage of the model counts against the quota.
+        """
         hyde = run.services.quality_of(self.preset.name).hyde
         if hyde is None:
             return search
@@ -306,7 +314,10 @@ def as_async(function: Callable[..., Awaitable[T] | T]) -> Callable[..., Awaitab
 def guard_search(
     search: toolbox.KnowledgeSearch | toolbox.FilteredSearch,
 ) -> toolbox.KnowledgeSearch | toolbox.FilteredSearch:
-    """Wrap a search: failures and passages that are not valid become ToolErrors, which the model reads."""
+    """Wrap a search: failures and passages that are not valid become ToolErrors, which the model reads.
+
+    A LooplineError of the search is raised unchanged.
+    """
 
     @wraps(search)  # so that it can be seen whether the search has filters
     async def search_checked(query: str, **options: Any) -> Sequence[Passage]:
@@ -320,7 +331,10 @@ def guard_search(
 
 
 def guard_read(read: Callable[[str], Awaitable[Passage]]) -> KnowledgeRead:
-    """Wrap a read function: failures and a passage that is not valid become ToolErrors, which the model reads."""
+    """Wrap a read function: failures and a passage that is not valid become ToolErrors, which the model reads.
+
+    A LooplineError of the function is raised unchanged.
+    """
 
     async def read_checked(ref: str) -> Passage:
         with toolbox.tool_failures(ref):

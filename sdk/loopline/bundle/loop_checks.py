@@ -129,7 +129,8 @@ async def check_tools(
 ) -> None:
     """Check that each pattern matches a tool of the bundle or of the loop, also one that is not offered.
 
-    `tools` are the names of the tools of the loop. Tools of other descriptors are examined only if necessary.
+    `tools` are the names of the tools of the loop. Tools of other descriptors are loaded, and their MCP servers started,
+    only if a pattern does not match.
 
     Raises:
         BundleError: a pattern does not match any tool; the message names similar tools.

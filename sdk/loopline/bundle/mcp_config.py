@@ -107,7 +107,9 @@ class McpServerEntry:
         return sha256(dumps([_REVISION, *parts]).encode()).hexdigest()[:32]
 
     def resolve(self, environment: Mapping[str, str]) -> McpConnectionSettings:
-        """Replace the variables by their values.
+        """Replace the variables by their values, and collect the secret values.
+
+        The environment of the server is its `env` and a few variables such as `PATH`; its folder is relative to the file.
 
         Raises:
             ToolError: a variable without a default is not set.
@@ -197,6 +199,7 @@ def read_mcp_file(file: Path) -> dict[str, McpServerEntry]:
 
 
 def _servers(document: Json) -> dict[str, McpServerFields]:
+    """Return the fields of each server below `mcpServers`; raise a ValueError if the document has another form."""
     from pydantic import TypeAdapter
 
     match document:
@@ -207,6 +210,13 @@ def _servers(document: Json) -> dict[str, McpServerFields]:
 
 
 def _entry(name: str, file: Path, fields: McpServerFields) -> McpServerEntry:
+    """Make the entry of a server; without a `type` a server with a URL is `http`, and another server `stdio`.
+
+    An entry of an unknown type has a `problem`.
+
+    Raises:
+        BundleError: the command or the URL that the type needs is missing, both are set, or `oauth` is not valid.
+    """
     kind = fields.type or ("http" if fields.url else "stdio")
     if kind not in ("stdio", "http", "streamable-http"):
         problem = f"the server {name!r} has the type {kind!r}: use stdio or http"
@@ -222,6 +232,7 @@ def _entry(name: str, file: Path, fields: McpServerFields) -> McpServerEntry:
 
 
 def _oauth(name: str, file: Path, fields: McpServerFields) -> McpOAuthSettings:
+    """Return the OAuth settings of a server; raise a BundleError for an unknown field or an invalid value."""
     match {"clientId": "", "clientSecret": "", "scope": "", "callbackPort": 0, **fields.oauth}:
         case {
             "clientId": str(client_id),

@@ -45,6 +45,11 @@ async def call_load_hook(loaded: LoadedBundle) -> None:
 async def _call_once(
     key: object, hook: Callable[[], Awaitable[None]], loaded: LoadedBundle
 ) -> None:
+    """Await the hook if no hook with this `key` has succeeded in the process; simultaneous calls wait in turn.
+
+    Raises:
+        BundleError: the hook failed; the message names file and line, and the next call tries again.
+    """
     async with _loading.setdefault(key, asyncio.Lock()):
         if key in _loaded:
             return
@@ -102,8 +107,9 @@ class OpenBundle:
     ) -> PreparedRun:
         """Update the knowledge space, set the header of the turn in the recorder, and return the run.
 
-        `model` is the model in the header until a workflow builds a loop. `instructions` replace those of the loop. If updating the knowledge space fails, a notice
-        is recorded and the old index is used.
+        `model` is the model in the header until a workflow builds a loop. `instructions` replace those of the loop.
+        If updating the knowledge space fails, a notice is recorded and the old index is used. A resumed turn keeps its
+        header with a new version and number of recoveries; if this process took the turn over, that is recorded at once.
         """
         services = self.services
         space = services.knowledge
@@ -157,7 +163,9 @@ class OpenBundle:
         return []
 
     async def run(self, run: PreparedRun) -> TurnResult[Any]:
-        """Create a workflow instance, and run its hooks and `process`. `post_run_hook` is skipped for a paused turn.
+        """Create a workflow instance, run its hooks and `process`, and return the result of the turn.
+
+        The hooks after the run are skipped for a paused turn. If an agent asks the user, the result is that of a paused turn.
 
         Raises:
             BundleError: the code of the bundle failed, or `process` returned another result than the recorded answer;

@@ -68,6 +68,11 @@ class ApplicationHostingService:
         return str(name)
 
     def _find(self, ref: str) -> tuple[HostedRef, timeline.FileAdded]:
+        """Return the resource name and the file of an output that the loaded timeline has.
+
+        Raises:
+            LooplineError: the ref is not below `outputs/`, the timeline does not have the output, or it is not external.
+        """
         block = self._recorder.timeline.find(_parse_output(ref))
         if block is None and self._recorder.timeline.base.covers:
             raise LooplineError(
@@ -79,6 +84,11 @@ class ApplicationHostingService:
     def _hosted(
         self, ref: str, block: timeline.Block | None
     ) -> tuple[HostedRef, timeline.FileAdded]:
+        """Return the resource name and the file of an output, given the block that the ref was found to name.
+
+        Raises:
+            LooplineError: the block is None, or is not an external output.
+        """
         if block is None:
             raise LooplineError(
                 f"{ref} is not an output of this conversation: store one with self.store.put_attachment"

@@ -213,7 +213,11 @@ class _Merge:
     def _section(
         self, shape: JsonObject | None, current: JsonObject, values: JsonObject, path: _Path
     ) -> JsonObject:
-        """Return the section with the values merged into it. Without a shape, all keys and types are accepted."""
+        """Return the section with the values merged into it. Without a shape, all keys and types are accepted.
+
+        Raises:
+            PropertyError: a key has a dot or is not in the shape, or a value has the wrong type.
+        """
         section = dict(current)
         for key, value in values.items():
             inner = (*path, key)
@@ -230,6 +234,11 @@ class _Merge:
         return section
 
     def _value(self, expected: Json, current: Json, value: Json, path: _Path) -> Json:
+        """Return the new value of a key: a section is merged into `current`, and another value replaces it.
+
+        Raises:
+            PropertyError: the value has another type than `expected`. None accepts all types, and a float whole numbers too.
+        """
         if isinstance(value, dict) and isinstance(expected, dict | None):
             before = current if isinstance(current, dict) else {}
             return self._section(expected or None, before, value, path)
@@ -260,6 +269,7 @@ def _names(section: JsonObject, path: _Path = ()) -> Iterator[_Path]:
 
 
 def _kind(expected: Json) -> str:
+    """Return the type of a value as error messages name it, such as `a whole number`; `nothing` for None."""
     match expected:
         case bool():
             return "true or false"
@@ -278,7 +288,11 @@ def _kind(expected: Json) -> str:
 
 
 def _nest(shape: JsonObject, name: str, value: Setting) -> JsonObject:
-    """Convert a dotted name to nested sections with the value inside."""
+    """Convert a dotted name to nested sections with the value inside.
+
+    Raises:
+        PropertyError: a part of the name is empty, or the value is not valid YAML or JSON.
+    """
     path = name.split(".")
     if not all(path):
         raise PropertyError(f"{name!r} is not a name: write it as section.key")
@@ -293,7 +307,11 @@ def _nest(shape: JsonObject, name: str, value: Setting) -> JsonObject:
 
 
 def _parse_typed(shape: JsonObject, name: str, value: TypedValue) -> Json:
-    """Parse a typed value as YAML; return the typed text if the default is a text and YAML has another type."""
+    """Parse a typed value as YAML; return the typed text if the default is a text and the YAML is another type or invalid.
+
+    Raises:
+        PropertyError: the value is not valid YAML, and the default is not a text.
+    """
     is_text = isinstance(Properties(shape).at(name), str)
     try:
         value_at_key = read_yaml(value.text).value
@@ -306,7 +324,7 @@ def _parse_typed(shape: JsonObject, name: str, value: TypedValue) -> Json:
 
 
 def _to_json(value: object, name: str) -> Json:
-    """Convert a value to JSON: a path to a text, a tuple to a list."""
+    """Convert a value to JSON: a path to a text, a tuple to a list; raise a PropertyError for other types."""
     match value:
         case None | bool() | int() | float() | str():
             return value
@@ -321,6 +339,11 @@ def _to_json(value: object, name: str) -> Json:
 
 
 def _section(values: Mapping[object, object], name: str) -> JsonObject:
+    """Convert a mapping and the values in it to JSON; `name` is its dotted name in error messages.
+
+    Raises:
+        PropertyError: a key is empty or not a text, or a value is not JSON.
+    """
     section: JsonObject = {}
     for key, value in values.items():
         if not isinstance(key, str) or not key:
@@ -330,7 +353,11 @@ def _section(values: Mapping[object, object], name: str) -> JsonObject:
 
 
 def _read_file(file: Path) -> tuple[YamlDocument, JsonObject]:
-    """Read a YAML file; return the document with its lines, and its sections and keys."""
+    """Read a YAML file; return the document with its lines, and its sections and keys, empty for an empty file.
+
+    Raises:
+        PropertyError: the file is not UTF-8 or YAML, or is not a mapping; the message has file and line.
+    """
     try:
         document = read_yaml(file.read_text("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -408,6 +435,11 @@ LARGEST_LIMITS = WorkspaceLimits(
 
 
 def _workspace_limits(values: Mapping[str, Json]) -> WorkspaceLimits:
+    """Return the limits of the workspace; a missing value has its default.
+
+    Raises:
+        PropertyError: a value is not a whole number from 1 to that in `LARGEST_LIMITS`.
+    """
     numbers = asdict(WorkspaceLimits())
     for name, most in asdict(LARGEST_LIMITS).items():
         value = values.get(name, numbers[name])
@@ -418,7 +450,11 @@ def _workspace_limits(values: Mapping[str, Json]) -> WorkspaceLimits:
 
 
 def _approval_people(properties: Properties) -> dict[str, int]:
-    """Return the numbers of people in the section, such as `shop.refund: 2`, by the patterns of tools."""
+    """Return the numbers of people in the section, such as `shop.refund: 2`, by the patterns of tools.
+
+    Raises:
+        PropertyError: a value is not a whole number of at least 1; the message has file and line, if known.
+    """
     people: dict[str, int] = {}
     for path, value in _leaves(properties.section(APPROVAL_PEOPLE)):
         name = ".".join((APPROVAL_PEOPLE, *path))
@@ -440,6 +476,7 @@ def people_patterns(properties: Properties) -> Iterator[ToolPattern]:
 
 
 def _limits(section: str, values: Mapping[str, Json]) -> Limits:
+    """Return the limits in a section, with `settings` converted; raise a PropertyError if a limit is not valid."""
     limits = cast("Limits", dict(values))
     try:
         if settings := limits.pop("settings", None):

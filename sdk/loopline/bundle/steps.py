@@ -48,7 +48,7 @@ class StepRunner:
         self._watch: asyncio.Task[None] | None = None
 
     def claim(self, name: str) -> None:
-        """Check the name of a step that begins now.
+        """Check the name of a step that begins now, and reserve it.
 
         Raises:
             BundleError: the name is empty, too long or used already, or the turn has too many steps.
@@ -72,7 +72,7 @@ class StepRunner:
 
     @contextmanager
     def running(self, name: str) -> Generator[None]:
-        """Count a step as running inside the context."""
+        """Count a step as running inside the context; while steps run, stops of other processes are looked for."""
         ended = self._running[name] = asyncio.Event()
         if self._watch is None:
             self._watch = asyncio.create_task(self._look_for_stops())
@@ -125,9 +125,12 @@ class StepRunner:
         effect: StepEffect | None,
         reconcile: Callable[..., Any] | None,
     ) -> Any:
-        """Run a step, or return its recorded result.
+        """Run a step, or return its recorded result; the start and the end of a step are recorded.
+
+        A step that was begun before a crash runs again if it only reads; otherwise `reconcile` is called for its result.
 
         Raises:
+            AskUser: another step waits for the user.
             BundleError: the name, the effect or the type of the result is not allowed, or the tool needs approval.
             StepFailed: the function raised an exception, its result is not allowed, or the step was cancelled.
             StepInterrupted: the process of the step has gone, and its effect is unknown.
@@ -170,7 +173,12 @@ class StepRunner:
         *,
         is_search: bool = False,
     ) -> Any:
-        """Run the function of a step, and record its end; with `is_search` the result None means that it is not known."""
+        """Run the function of a step, and record its end; with `is_search` the result None means that it is not known.
+
+        Raises:
+            StepFailed: the function raised an exception, or its result cannot be recorded.
+            StepInterrupted: with `is_search`, the result is not known.
+        """
         recorder = self._recorder
         start = self._clock.elapsed()
         # The process may have been suspended since its last append.
@@ -277,7 +285,11 @@ def _bind_alike(
 
 
 def _return_type(name: str, function: Callable[..., Any]) -> Any:
-    """Return the annotated return type of a function, `Signature.empty` without one."""
+    """Return the annotated return type of a function, for an awaitable that of its value; `Signature.empty` without one.
+
+    Raises:
+        BundleError: the annotation cannot be resolved.
+    """
     target: Any = function
     while isinstance(target, partial | ToolFunction):
         target = target.func if isinstance(target, partial) else target.function

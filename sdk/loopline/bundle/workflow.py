@@ -299,6 +299,10 @@ class BaseWorkflow(Generic[toolbox.Deps]):
     async def _spawn(
         self, run: PreparedRun, loop: LoopSpec, child: react.Child, listen: EventSink
     ) -> tl.TurnResult[Any]:
+        """Start or resume a child run, and return its result; a task with a form makes one structured call.
+
+        The model settings of the turn replace those in the limits of the child.
+        """
         child_loop = loop.for_child(child, run.models)
         task = replace(child.task, model=child_loop.models[0])
         # The settings of the message hold for the whole turn.
@@ -306,6 +310,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
             child = replace(child, limits={**child.limits, "settings": settings})
 
         async def run_loop(run: PreparedRun) -> tl.TurnResult[Any]:
+            """Run the structured call of the task's form, or the loop of the task if it does not have a form."""
             if child.task.form is not None:
                 structured = self._build_structured_run(
                     run, child_loop, child.task.form, child.quota
@@ -413,7 +418,14 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         run: PreparedRun,
         quota: react.Quota,
     ) -> toolbox.ToolSet:
-        """Return all tools of the loop: built-in ones, and those of the bundle, MCP servers and properties."""
+        """Return all tools of the loop: built-in ones, and those of the bundle, MCP servers and properties.
+
+        A notice is recorded for each MCP server without tools. At the largest depth, tools that start runs are left out.
+
+        Raises:
+            BundleError: two tools have one name, a pattern does not match any tool, or the dependencies have another type.
+            LooplineError: a tool of the message has the name of another tool.
+        """
         services = self._run.services
         bundle_tools = await services.toolset(loop.tools_module)
         server_tools = await services.mcp_tools(loop.tools_module)
@@ -618,6 +630,14 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         limit: int,
         name: str,
     ) -> list[tl.TurnResult[None]]:
+        """Run an agent on the tasks as one step, and return the results in the order of the tasks.
+
+        If no loop was built in the turn, `build_react` is called first, for the tools of the agent. Without tasks the list is
+        empty and no step is recorded.
+
+        Raises:
+            BundleError: an argument is not valid, a task is empty, there are over 1,000 tasks, or the agent is unknown.
+        """
         names.check_type(agent, (str, crew.Agent), "the agent", "its name or an Agent")
         names.check_type(limit, int, "limit of map", "a whole number")
         names.check_range(limit, 1, "limit of map")
@@ -691,7 +711,10 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         return result(recorder.timeline, recorder.number, "complete", output=output)
 
     async def keep(self, name: str, value: models.Json) -> str:
-        """Record a text or a JSON value as an artifact, and return the ref of this version."""
+        """Record a text or a JSON value as an artifact, and return the ref of this version.
+
+        A name that was used in the turn before gets the next version.
+        """
         recorder = self._run.recorder
         name = models.well_formed(name)
         valid = models.well_formed_json(value)
@@ -781,7 +804,11 @@ def _loop_tools(
 
 
 def _client_tools(tools: Sequence[toolbox.Tool], prompt: tl.Block | None) -> Sequence[toolbox.Tool]:
-    """Return the tools that the message of the turn brings; `tools` are the other tools of the loop."""
+    """Return the tools that the message of the turn brings; `tools` are the other tools of the loop.
+
+    Raises:
+        LooplineError: a tool of the message has the name of another tool.
+    """
     if prompt is None or not isinstance(prompt.body, tl.UserPrompt) or not prompt.body.tools:
         return ()
     return toolbox.make_client_tools(prompt.body.tools, [tool.spec.name for tool in tools])

@@ -105,10 +105,10 @@ class LazyCommand(click.Command):
         self.function: str = function
 
     def load(self) -> click.Command:
-        """Import the command.
+        """Import the module of the command, and return the command.
 
         Raises:
-            SystemExit: the user pressed Ctrl-C.
+            SystemExit: the user pressed Ctrl-C during the import; its code is 130.
         """
         module, _, function = self.function.partition(":")
         try:
@@ -124,7 +124,7 @@ class LazyCommand(click.Command):
         parent: click.Context | None = None,
         **extra: object,
     ) -> click.Context:
-        """Parse the arguments of the imported command, which then runs in place of this one."""
+        """Parse the arguments of the imported command, which then runs in place of this placeholder."""
         return self.load().make_context(info_name, args, parent, **extra)
 
 
@@ -144,6 +144,7 @@ def presets(context: click.Context, /, **options: object) -> None:
 
 
 def _print_version(context: click.Context, option: click.Parameter, requested: bool) -> None:
+    """If `--version` was given, print `loopline VERSION` on stdout and exit with the code 0."""
     del option
     if requested:
         click.echo(

@@ -36,7 +36,8 @@ async def open_bundle(
 ) -> AsyncGenerator[harnesses.Harness]:
     """Open a bundle, and show a progress bar on a terminal while its knowledge space is built.
 
-    `model` replaces the option `--model`.
+    `model` replaces the option `--model`. Ctrl-C ends the process while the bundle is opened. After that, the garbage
+    collector no longer examines the objects that exist.
 
     Raises:
         UsageError: an option has an invalid model, store, cassette or property.
@@ -73,6 +74,7 @@ def progress_bar(screen: Screen) -> Progress | None:
     loop = asyncio.get_running_loop()
 
     def move(done: int, total: int, activity: str) -> None:
+        """Show the activity, a bar and `done of total` as the animation; a total of 0 makes the bar pulse."""
         table = Table.grid(padding=(0, 1))
         table.add_row(
             Text(escape(activity), style=QUIET),
@@ -100,7 +102,7 @@ def parse_properties(choices: Choices) -> dict[str, Setting]:
 
 
 def misused_properties(choices: Choices) -> AbstractContextManager[None]:
-    """Raise a PropertyError in the context as a UsageError if `--prop` is given, whose value may be wrong."""
+    """Raise a PropertyError in the context as a UsageError if `--prop` is given, because its value may be wrong."""
     return misuse(PropertyError) if choices.props else nullcontext()
 
 
@@ -216,7 +218,10 @@ def store_options(choices: Choices) -> list[str]:
 
 
 def _next_run(run: FinishedRun, folder: Path, stored: Sequence[str]) -> list[str]:
-    """Return the command that answers the pending calls, continues a stopped turn, asks another repository, or chats."""
+    """Return the command that answers the pending calls, continues a stopped turn, asks another repository, or chats.
+
+    The text is asked again with `knowledge.repo` set to `repository_to_ask`; the last resort is `chat`.
+    """
     if run.pending:
         return _answer_run(run, stored, [_example_answer(call) for call in run.pending])
     conversation_options = _conversation_options(run.conversation, run.choices, stored)
@@ -277,7 +282,10 @@ def _repeated(name: str, values: Sequence[str]) -> list[str]:
 
 
 def repository_to_ask(state: KnowledgeState, folder: Path) -> str | None:
-    """Return `.` if `folder` is in a Git repository, otherwise the indexed repository if it is a local folder."""
+    """Return `.` if `folder` is in a Git repository, otherwise the indexed repository if it is a local folder.
+
+    A folder in `folder` is returned relative to it. Return None if the indexed repository is not a local folder.
+    """
     if any((parent / ".git").exists() for parent in (folder, *folder.parents)):
         return "."
     location = Path(state.location)
@@ -287,7 +295,10 @@ def repository_to_ask(state: KnowledgeState, folder: Path) -> str | None:
 
 
 def _example_ref(blocks: Sequence[Block]) -> str:
-    """Return the ref of the last tool result, without those of TOOLS_WITHOUT_EXAMPLE; otherwise of the last block."""
+    """Return the ref of the last tool result, without those of TOOLS_WITHOUT_EXAMPLE; otherwise of the last block.
+
+    Without blocks, return `artifact:conv.timeline.v1`.
+    """
     for block in reversed(blocks):
         if isinstance(block.body, ToolResult) and block.body.tool not in TOOLS_WITHOUT_EXAMPLE:
             return block.ref

@@ -69,7 +69,7 @@ class Findings:
     warnings: list[str] = field(default_factory=list[str])
 
     def attempt(self, do: Callable[[], T], default: T) -> T:
-        """Return the result of `do`; if it raises, add the problem and return `default`."""
+        """Return the result of `do`; if it raises a LooplineError, add its problems and return `default`."""
         try:
             return do()
         except LooplineError as error:
@@ -129,7 +129,7 @@ async def check(choices: Choices, screen: Screen, bundle: str) -> int:
 
 
 def _missing_features(backends: Mapping[str, Sequence[Feature]]) -> Iterator[str]:
-    """Yield a warning for each part of isolation that programs need, and for libraries that they cannot import."""
+    """Yield a warning for each required part of isolation that is missing, and for missing libraries."""
     for backend, features in backends.items():
         for feature in features:
             if not feature.ok and feature.required:
@@ -146,7 +146,10 @@ def _unread_servers(bundle: str, loaded: bundles.LoadedBundle) -> Iterator[str]:
 
 
 def _read_descriptors(loaded: bundles.LoadedBundle, findings: Findings) -> None:
-    """Read the descriptor modules of the bundle, and add their tools, skills, agents and problems."""
+    """Read the descriptor modules of the bundle, and add their tools, skills, agents and problems.
+
+    Problems of the workflow class are added too: misspelt attributes, and a `process` that is not `async def`.
+    """
     tools: dict[str, toolbox.Tool] = {}
     for module in bundles.descriptor_modules(loaded, "tools"):
         tools |= findings.attempt(
@@ -182,7 +185,10 @@ def _find_skills(module: str, loaded: bundles.LoadedBundle, findings: Findings) 
 
 
 def _add_unknown_names(loaded: bundles.LoadedBundle, findings: Findings) -> None:
-    """Add unknown tools and skills in the settings of a bundle that cannot be opened, without tools of MCP servers."""
+    """Add a problem for each unknown tool or skill in the settings of a bundle that cannot be opened.
+
+    Tools of MCP servers are not checked.
+    """
     known = toolbox.KnownTools(
         bundles.LOOP_TOOLS | frozenset(findings.tools), frozenset([f"{toolbox.MCP}."])
     )
@@ -214,6 +220,11 @@ def _check_dependencies(loaded: bundles.LoadedBundle, deps: object, findings: Fi
 
 
 def _findings_lines(findings: Findings) -> Iterator[Text]:
+    """Yield the report: tools, MCP servers, skills, agents, knowledge, memory, output and properties.
+
+    MCP servers, agents, memory and output have a section only if the bundle uses them. Properties are listed for the
+    sections that are set. Problems and warnings are left out.
+    """
     yield Text(findings.bundle, style="bold")
     tools = findings.tools
     yield _section("tools", quantity(len(tools), "tool") if tools else "none in the bundle")
@@ -246,6 +257,7 @@ def _findings_lines(findings: Findings) -> Iterator[Text]:
 
 
 def _tool_line(tool: toolbox.Tool) -> Text:
+    """Render a tool on one line: its name, parameters, effect, traits and the first line of its description."""
     return Text.assemble(
         f"    {escape(tool.spec.name)}",
         (f"({escape(_signature(tool))})", QUIET),
@@ -255,7 +267,7 @@ def _tool_line(tool: toolbox.Tool) -> Text:
 
 
 def _traits(tool: toolbox.Tool) -> list[str]:
-    """Return what `@tool` says of the calls of a function besides its effect."""
+    """Return the traits that `@tool` sets in addition to the effect, as `needs approval`; empty for MCP tools."""
     if not isinstance(tool, toolbox.BoundTool):
         return []
     function = tool.function
@@ -268,6 +280,10 @@ def _traits(tool: toolbox.Tool) -> list[str]:
 
 
 def _knowledge_lines(findings: Findings) -> Iterator[Text]:
+    """Yield the section of the knowledge space: its index, vectors, folders, repositories and skipped files.
+
+    Without a knowledge space the section is one line with the reason.
+    """
     if findings.knowledge is None:
         yield _section("knowledge", _missing_knowledge(findings.properties))
         return
@@ -301,6 +317,7 @@ def _missing_knowledge(properties: bundles.Properties) -> str:
 
 
 def _memory_lines(properties: bundles.Properties) -> Iterator[Text]:
+    """Yield a line with the embedder of past turns, or, without an embedder, two lines with a hint to install it."""
     embedder = str(properties.at("memory.embedder", "")).strip()
     if embedder:
         yield _section("memory", f"past turns, found by words and by {escape(embedder)}")
@@ -318,7 +335,10 @@ def _section(name: str, summary: str) -> Text:
 
 
 def _signature(tool: toolbox.Tool) -> str:
-    """Render the parameters that a model fills in, with their types in Python or from the schema."""
+    """Render the parameters that a model fills in as `name: type`, with `?` after a name with a default.
+
+    The types are those of the Python function; for other tools, such as MCP tools, those of the schema.
+    """
     if not isinstance(tool, toolbox.BoundTool):
         return _parameters(tool.spec.parameters)
     shown = tool.spec.parameters.get("properties")
@@ -354,7 +374,7 @@ def _parameters(schema: JsonObject) -> str:
 
 
 def _type_name(schema: Json) -> str:
-    """Return the type of a JSON Schema, its choices, or the name of the definition that it refers to."""
+    """Return the type of a JSON Schema, its choices, or the name of the definition that it refers to, or `any`."""
     if not isinstance(schema, dict):
         return "any"
     match schema:
@@ -377,6 +397,7 @@ def _first_line(text: str) -> str:
 
 
 def _findings_document(findings: Findings) -> JsonObject:
+    """Return the findings as JSON; MCP tools follow the bundle's tools, and the knowledge space is left out."""
     tools: list[Json] = [
         {
             "name": name,
@@ -466,6 +487,11 @@ def _own_tools(modules: Sequence[str], loaded: bundles.LoadedBundle) -> Iterable
 
 
 def _find_tool(name: str, tools: toolbox.ToolSet, problems: Sequence[str] = ()) -> toolbox.Tool:
+    """Return the tool with this name.
+
+    Raises:
+        UsageError: the tool needs a conversation (`react.`), or is unknown; the message then includes `problems`.
+    """
     if name.startswith("react."):
         raise UsageError(f"{name} needs a conversation: use loopline run, search or read")
     try:
@@ -475,6 +501,11 @@ def _find_tool(name: str, tools: toolbox.ToolSet, problems: Sequence[str] = ()) 
 
 
 def _parse_arguments(tool: toolbox.Tool, written: str) -> JsonObject:
+    """Parse `written` as the arguments of the tool.
+
+    Raises:
+        UsageError: `written` is not a JSON object, or the tool refuses the arguments.
+    """
     try:
         value = cast("Json", json.loads(written))
     except ValueError as error:
@@ -523,6 +554,10 @@ def _call(loaded: bundles.LoadedBundle, choices: Choices, screen: Screen) -> too
 
 
 def _show_outcome(outcome: toolbox.Outcome, choices: Choices, screen: Screen) -> None:
+    """Print the text of a result to stdout, and its sources and changed files to stderr.
+
+    With `--json` one object on stdout has the text, the sources, the paths of the files and the artifact.
+    """
     if choices.as_json:
         sources: list[Json] = [
             {"title": source.title, "url": source.url} for source in outcome.sources

@@ -60,6 +60,11 @@ async def chat(
 
 
 async def _converse(conversation: run.ChatConversation, choices: Choices, screen: Screen) -> int:
+    """Print the name of the conversation, chat until the user leaves, and return the exit code.
+
+    The chat is interactive if stdin and stdout are terminals and `--json` is not given; otherwise each turn ends
+    before the next line is read.
+    """
     screen.note(f"conversation {escape(conversation.conversation.name)}")
     if sys.stdin.isatty() and sys.stdout.isatty() and not choices.as_json:
         from loopline.cli.terminal_chat import converse
@@ -92,6 +97,7 @@ class _PipeChat(Chat):
         return line.result() if line.done() else None
 
     async def _say(self, text: str) -> None:
+        """Run a turn with the text and attached files, or with the answer to a pending call; ignore an empty text."""
         if not text.strip():
             return
         if self._pending:
@@ -104,6 +110,10 @@ class _PipeChat(Chat):
         await self._run_turn(run.TurnInput(text=None))
 
     async def _run_turn(self, begin: run.TurnInput) -> None:
+        """Run a turn, print its result and store its pending calls; Ctrl-C stops the turn.
+
+        A LooplineError is printed; the exit code of the chat is then 1 if this was the last turn.
+        """
         with stop_on_signal(self._screen, partial(run.stop, self._conversation, self._screen)):
             try:
                 finished = await run.watch(

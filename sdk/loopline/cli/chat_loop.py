@@ -53,7 +53,10 @@ LATE_INPUT = "your message came too late for this turn: the next turn will read 
 
 
 def parse(line: str) -> tuple[Command | str, str]:
-    """Split a line into its command and the text after it; a line without a command is ("", line)."""
+    """Split a line into its command and the text after it; a line without a command is ("", line).
+
+    An unknown command, such as `/x`, is returned as a text. Spaces around the text after a command are removed.
+    """
     first, _, text = line.partition(" ")
     first = first.rstrip()
     if not _COMMAND.fullmatch(first):
@@ -117,6 +120,10 @@ class Chat(ABC):
         return 0 if self._ok else 1
 
     async def _handle(self, command: Command | str, text: str) -> None:
+        """Run a command, or send `text` if the command is empty; print an error for an unknown command.
+
+        `/stop` and `/steer` only print a note, because this class runs no turn in the background.
+        """
         match command:
             case "":
                 await self._say(text)
@@ -139,7 +146,7 @@ class Chat(ABC):
                 )
 
     async def _continue_last_turn(self) -> None:
-        """Continue the last turn if it was cut off; if it is paused, show its pending calls."""
+        """Continue the last turn if it was cut off; if it is paused, store and show its pending calls."""
         timeline = Timeline(await self._conversation.blocks())
         if not timeline.resumable:
             return
@@ -168,7 +175,7 @@ class Chat(ABC):
         """Continue the turn of that number."""
 
     async def _attach(self, name: str) -> None:
-        """Check a file, and send it with the next message."""
+        """Check a file, and send it with the next message; print an error if it cannot be attached."""
         try:
             file = await asyncio.to_thread(check_file, name)
         except AttachmentError as error:
@@ -183,7 +190,10 @@ class Chat(ABC):
         return attached
 
     async def _fork_or_rate(self, command: str, text: str) -> None:
-        """Continue in a copy of the conversation, or rate its last turn."""
+        """Continue in a copy of the conversation, or rate its last turn; print an error if that fails.
+
+        The copy does not wait for the pending calls.
+        """
         try:
             if command == Command.FEEDBACK:
                 self._screen.note(await rate(self._conversation, text))
@@ -202,7 +212,7 @@ class Chat(ABC):
         self._screen.note(f"you are in {copy_name} now; {source_name} stays as it is")
 
     async def _manage_approvals(self, command: str, text: str) -> None:
-        """Show or change the approval mode, or list or revoke the rules."""
+        """Show or change the approval mode, or list or revoke the rules; print an error if it fails."""
         try:
             match command, text.split():
                 case Command.MODE, []:
@@ -224,7 +234,7 @@ class Chat(ABC):
             self._screen.error(str(error))
 
     def _take_result(self, finished: FinishedTurn) -> None:
-        """Remember whether a turn succeeded and the calls that it waits for."""
+        """Store whether a turn succeeded and the calls that it waits for; print a note if a message came too late."""
         self._ok = finished.result.ok
         self._pending = tuple(finished.turn.unanswered.values())
         if finished.result.late_input:

@@ -136,6 +136,7 @@ def _print_table(presets: Sequence[Preset], names: Container[str], screen: Scree
 
 
 def _document(preset: Preset) -> JsonObject:
+    """Return a preset as JSON: its name, description, loop options (`policies`) and environment variables."""
     return {
         "name": preset.name,
         "about": preset.about,
@@ -177,7 +178,7 @@ def _roots(folders: Sequence[Path]) -> Sequence[Path]:
     """Return `folders`, or the existing folders of PLACES if `folders` is empty.
 
     Raises:
-        UsageError: there is no folder to check, or a path is not a folder.
+        UsageError: `folders` is empty and PLACES do not exist, or a path is not a folder.
     """
     roots = folders or [Path(place) for place in PLACES if Path(place).is_dir()]
     if not roots:

@@ -65,10 +65,10 @@ async def docs(_: Choices, screen: Screen, port: int, no_browser: bool) -> int:
 
 
 def read_archive(archive: Path) -> dict[str, bytes]:
-    """Return the files of the site by their paths.
+    """Return the content of the files of the site by their paths.
 
     Raises:
-        UsageError: there is no archive, because the package was not built by a release.
+        UsageError: the archive is missing, because the package was not built by a release.
     """
     if not archive.is_file():
         raise UsageError(
@@ -80,7 +80,7 @@ def read_archive(archive: Path) -> dict[str, bytes]:
 
 
 def make_handler(files: Mapping[str, bytes]) -> type[BaseHTTPRequestHandler]:
-    """Return the class that answers GET and HEAD requests with these files."""
+    """Return the class that answers GET and HEAD requests with these files, and for other paths with `404.html`."""
 
     class PageHandler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -92,6 +92,7 @@ def make_handler(files: Mapping[str, bytes]) -> type[BaseHTTPRequestHandler]:
             self.answer(with_body=False)
 
         def answer(self, *, with_body: bool) -> None:
+            """Send a file, a redirect (301) from a folder to `FOLDER/`, or `404.html` with the status 404."""
             path = unquote(urlsplit(self.path).path).lstrip("/")
             if f"{path}/index.html" in files:  # relative links of a page need the last slash
                 self.send_response(HTTPStatus.MOVED_PERMANENTLY)
@@ -114,7 +115,7 @@ def make_handler(files: Mapping[str, bytes]) -> type[BaseHTTPRequestHandler]:
                 self.wfile.write(body)
 
         def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-            """Log nothing: each page loads a dozen files."""
+            """Write no log: each page loads a dozen files."""
             del code, size
 
     return PageHandler

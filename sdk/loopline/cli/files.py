@@ -66,6 +66,7 @@ class FileLines:
                 self._outputs.pop(f"{area}/{path}", None)
 
     def _add(self, block: tl.Block, file: tl.FileAdded) -> None:
+        """Store the name of a project file, or the newest version of an output that is not internal, for `end`."""
         name = f"{file.area}/{file.path}"
         if file.area == "files":
             self._project.add(name)
@@ -74,7 +75,10 @@ class FileLines:
             self._outputs[name] = block, file
 
     def end(self) -> Iterator[Text]:
-        """Yield a line for each output file of the turn, and one line that counts its changed project files."""
+        """Yield a line for each output file of the turn, and one line that counts its changed project files.
+
+        At most LISTED_FILES names are in each list. The files are forgotten for the next turn.
+        """
         outputs = self._outputs
         project = self._project
         self._outputs = {}
@@ -188,10 +192,11 @@ async def export(
 
 
 def _write_tree(folder: Path, tree: Mapping[str, tl.Block], *, force: bool) -> None:
-    """Write the files into the folder, which is created if it does not exist.
+    """Write the files into the folder, which is created if it does not exist; existing files are replaced.
 
     Raises:
         UsageError: the path is not a folder, or the folder has files and `force` is false.
+        ToolError: a file cannot be written.
     """
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is not a folder")
@@ -235,6 +240,7 @@ def _digest(tree: Mapping[str, tl.Block], path: str) -> str:
 
 
 def _row(path: str, block: tl.Block) -> Text:
+    """Render a file as its path, ref and description with tabs in between; an internal file is marked `internal`."""
     version = file_version(block)
     kind = " internal" if version.visibility == "internal" else ""
     return Text.assemble(
@@ -247,6 +253,7 @@ def _row(path: str, block: tl.Block) -> Text:
 
 
 def _document(path: str, block: tl.Block) -> JsonObject:
+    """Return a file as JSON: path, ref, MIME type, size in bytes, SHA-256, visibility and the executable flag."""
     version = file_version(block)
     return {
         "path": path,
@@ -262,6 +269,7 @@ def _document(path: str, block: tl.Block) -> JsonObject:
 def _change_document(
     path: str, older: Mapping[str, tl.Block], newer: Mapping[str, tl.Block]
 ) -> Json:
+    """Return the path of a file and the refs of its versions `before` and `after` as JSON; a missing ref is null."""
     refs: JsonObject = {
         name: tree[path].ref if path in tree else None
         for name, tree in (("before", older), ("after", newer))
@@ -270,7 +278,10 @@ def _change_document(
 
 
 def diff_lines(path: str, before: tl.Block | None, after: tl.Block | None) -> Iterator[str]:
-    """Yield the lines of the unified diff of a file, or one line with the sizes if the file is binary."""
+    """Yield the lines of the unified diff of a file, or one line with the sizes if the file is binary.
+
+    A version of None is a file that does not exist, in the diff `/dev/null`.
+    """
     versions = [None if block is None else file_version(block) for block in (before, after)]
     if any(version is not None and version.data for version in versions):
         sizes = [f"{version.size:,} bytes" if version else "no file" for version in versions]

@@ -108,6 +108,11 @@ async def check_links(choices: Choices, screen: Screen, bundle: str) -> int:
 
 
 def _space(harness: Harness) -> KnowledgeSpace:
+    """Return the knowledge space of the bundle.
+
+    Raises:
+        LooplineError: the bundle does not have a knowledge space.
+    """
     if harness.knowledge is None:
         raise LooplineError(
             f"{harness.bundle.id} has no knowledge space: add a section 'knowledge' to its "
@@ -150,7 +155,7 @@ def vectors_line(vectors: VectorState) -> Text:
 
 
 def _print_passages(passages: Sequence[Passage], screen: Screen, *, explain: bool) -> None:
-    """Print each passage on two lines on a terminal, and on one line with tabs in a pipe."""
+    """Print each passage on two lines on a terminal, or on one line with tabs in a pipe; `explain` adds scores."""
     table = Table.grid(padding=(0, 1))
     lines: list[str] = []
     table.add_column(justify="right", style=QUIET, no_wrap=True)
@@ -184,13 +189,14 @@ def _render_scores(why: Explanation) -> str:
 
 
 def _first_line(passage: Passage) -> str:
-    """Return the first non-empty line that is not a heading, or the first heading if there are only headings."""
+    """Return the first non-empty line that is not a heading, or the first heading; empty for an empty passage."""
     lines = [line.strip() for line in passage.text.splitlines() if line.strip()]
     text_lines = [line for line in lines if not line.startswith("#")]
     return next(iter(text_lines or lines), "")
 
 
 def _passage_document(passage: Passage) -> Json:
+    """Return a passage with its text as JSON; `why` has the scores that rank it, null without an explanation."""
     return {
         "ref": passage.ref,
         "title": passage.title,
@@ -204,6 +210,7 @@ def _passage_document(passage: Passage) -> Json:
 
 
 def _state_document(state: KnowledgeState, vectors: VectorState | None) -> Json:
+    """Return the state as JSON; `vectors` is the number of passages with vectors, null if `vectors` is None."""
     return {
         "repository": state.repository,
         "location": state.location,

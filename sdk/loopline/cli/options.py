@@ -55,11 +55,12 @@ def execute(
 ) -> None:
     """Run the work of a command, print its error if it fails, and exit with its code.
 
-    The code of a failure is 2 for a UsageError and 1 for other errors. `verbose` writes the log to stderr, `as_json`
-    also prints an error as JSON on stdout, and `paged` shows long layouts in the user's pager.
+    The code of a failure is 2 for a UsageError and 1 for other errors; a closed pipe of stdout is not a failure.
+    `verbose` writes the log to stderr, `as_json` also prints an error as JSON on stdout, and `paged` shows long
+    layouts in the user's pager. Ctrl-C ends the process at once with the code 130.
 
     Raises:
-        SystemExit: always.
+        SystemExit: always, except at Ctrl-C.
     """
     _configure_log(verbose, as_json)
     screen = Screen(paged=paged)
@@ -110,7 +111,8 @@ def stop_on_signal(
 ) -> Generator[StopRequest]:
     """Handle Ctrl-C and SIGTERM in the context: the first calls `stop`, the second ends the process.
 
-    Without `stop`, the first ends the process.
+    Without `stop`, the first ends the process. The exit code is then 128 plus the number of the signal. The yielded
+    request has the running call of `stop`. On Windows the signals are not handled.
     """
     loop = asyncio.get_running_loop()
     request = StopRequest()
@@ -226,6 +228,11 @@ def command(work: Work) -> click.Command:
 
     @wraps(work)
     def call(verbose: bool, **values: Any) -> None:
+        """Separate the shared options from the parameters of `work`, run it, and exit with its code.
+
+        Raises:
+            BadParameter: two different conversations are named.
+        """
         shared = {name: values.pop(name) for name in _SHARED if name in values}
         choices = Choices(**shared)
         by_argument = values.pop("conversation_argument", None)

@@ -84,6 +84,10 @@ async def prompt(
 
 
 def _prompt_parts(request: prompts.ModelRequest, schema: JsonObject | None) -> Iterator[Text]:
+    """Yield a title and a text for each part: system, tools, settings, form of the answer, messages and tail.
+
+    Empty tools and settings are left out. Dropped settings and cache points have a line without a title.
+    """
     start = request.round_start
     yield _title("system")
     yield Text(escape(request.system))
@@ -118,7 +122,10 @@ def _title(name: str, ref: str = "") -> Text:
 def _show_cache(
     timeline: Timeline, name: CacheName, model: str | None, choices: Choices, screen: Screen
 ) -> int:
-    """Print a simulation of a provider's cache for every round, with the prices of `model` or of the model of each round."""
+    """Print a simulation of a provider's cache for every round; return the exit code 0.
+
+    The prices are those of `model`, or of the model of each round if `model` is None.
+    """
     rules: caching.CacheRules = (
         caching.AnthropicCache() if name == "anthropic" else caching.OpenAICache()
     )
@@ -164,6 +171,7 @@ def _sum(costs: Sequence[float | None]) -> float | None:
 def _cache_row(
     request: prompts.ModelRequest, row: caching.CacheRow, cost: float | None
 ) -> tuple[Text, ...]:
+    """Render a simulated round as cells for CACHE_HEADINGS; a cost of None is shown as `unknown`."""
     cost_text = UNKNOWN if cost is None else format_dollars(cost)
     return (
         Text(f"{request.block.turn}.{request.block.round}"),
@@ -178,6 +186,7 @@ def _cache_row(
 
 
 def _miss_reasons(row: caching.CacheRow) -> str:
+    """Render the misses of a round (reason, tokens, position, cause), joined with `; `; empty without misses."""
     reasons: list[str] = []
     for miss in row.misses:
         difference = miss.difference
@@ -195,6 +204,7 @@ def _cache_document(
     costs: Sequence[float | None],
     costs_uncached: Sequence[float | None],
 ) -> JsonObject:
+    """Return the simulation as JSON: a row for each round, then totals; an unknown cost makes its total null."""
     rows: list[Json] = [
         {
             "turn_id": request.block.turn_id,
@@ -250,6 +260,7 @@ async def replay(choices: Choices, screen: Screen) -> int:
 
 
 def _round_row(item: prompts.ReplayedRound) -> tuple[Text, ...]:
+    """Render a replayed round as cells for REPLAY_HEADINGS; a diverging prompt is shown as `other PART`."""
     block = item.request.block
     start = item.request.round_start
     divergence = item.divergence
@@ -294,6 +305,7 @@ def _divergence_text(item: prompts.ReplayedRound, divergence: prompts.Divergence
 
 
 def _round_document(item: prompts.ReplayedRound) -> JsonObject:
+    """Return a replayed round as JSON; `divergence` is null if the prompt is identical to the recorded one."""
     block = item.request.block
     start = item.request.round_start
     divergence = item.divergence
@@ -311,6 +323,7 @@ def _round_document(item: prompts.ReplayedRound) -> JsonObject:
 
 
 def _divergence_document(item: prompts.ReplayedRound, divergence: prompts.Divergence) -> JsonObject:
+    """Return a divergence as JSON; the message positions (from 1) are null if another part than messages diverges."""
     return {
         "part": divergence.part,
         "recorded": divergence.recorded,

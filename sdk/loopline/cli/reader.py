@@ -160,6 +160,7 @@ async def read_object(file: Path) -> JsonObject:
 
     Raises:
         UsageError: the content is not a JSON object.
+        OSError: the file cannot be read.
     """
     try:
         text = await asyncio.to_thread(
@@ -194,6 +195,7 @@ async def read(choices: Choices, screen: Screen, refs: tuple[str, ...]) -> int:
 
 
 def _show_reading(reading: Reading, screen: Screen) -> None:
+    """Print each text to stdout, with its title if there are several; print counts, messages and errors to stderr."""
     parts = [quantity(len(reading.paths), "ref") + " read"]
     if reading.missing:
         parts.append(f"{len(reading.missing)} missing")
@@ -215,6 +217,7 @@ def _show_reading(reading: Reading, screen: Screen) -> None:
 
 
 def _item_document(item: Item) -> Json:
+    """Return an item as JSON; `asked` is the ref as it was requested, and `data` (Base64) exists only for a file."""
     data: JsonObject = {"data": b64encode(item.data).decode()} if item.data else {}
     return {
         "ref": item.ref,

@@ -82,6 +82,11 @@ async def open_server(url: str, key_file: Path | None) -> AsyncGenerator[RemoteS
 
 
 def _read_key(file: Path | None) -> str:
+    """Return the key in the file, or in LOOPLINE_KEY if `file` is None; empty if the variable is not set.
+
+    Raises:
+        UsageError: the file cannot be read, or is not UTF-8.
+    """
     if file is None:
         return os.environ.get(KEY_VARIABLE, "").strip()
     try:
@@ -229,7 +234,10 @@ def _parse_time(text: str) -> datetime:
 async def _schedule(
     choices: Choices, screen: Screen, bundle: str, text: str, when: ScheduledTimes, limits: Limits
 ) -> int:
-    """Store a message that begins a turn later, and print its id and time."""
+    """Store a message that begins a turn later, in the chosen or in a new conversation; print its id and time.
+
+    Returns the exit code 0.
+    """
     async with bundle_access.open_bundle(bundle, choices, screen) as harness:
         name = await _conversation_name(harness, choices, screen, is_new=True)
         conversation = harness.conversation(name, user=choices.user_name)
@@ -249,7 +257,14 @@ async def _schedule(
 async def _run_turn(
     choices: Choices, screen: Screen, bundle: str, begin: TurnInput, svg: Path | None = None
 ) -> int:
-    """Run one turn, or continue the turn that was cut off; print it, and return the exit code."""
+    """Run one turn, or continue the turn that was cut off; print it, and return the exit code.
+
+    Then wait for its calls in the background, print the next commands, and save a picture to `svg`. If Ctrl-C was
+    pressed, or the turn is neither complete nor paused, the process ends here without waiting for its threads.
+
+    Raises:
+        UsageError: the text is empty, or cannot be combined with the answers or files.
+    """
     _check_message(begin)
     async with bundle_access.open_bundle(bundle, choices, screen) as harness:
         name = await _conversation_name(harness, choices, screen, is_new=begin.text is not None)
@@ -358,6 +373,7 @@ async def _wait_for_all(conversation: Conversation[Any], call_ids: Sequence[str]
 
 
 def _limits(max_iterations: int | None, protocol: Protocol | None) -> Limits:
+    """Return the limits of a turn that are given; a parameter of None is left out."""
     limits: Limits = {}
     if max_iterations is not None:
         limits["max_iterations"] = max_iterations
@@ -369,13 +385,18 @@ def _limits(max_iterations: int | None, protocol: Protocol | None) -> Limits:
 async def _conversation_name(
     harness: Harness, choices: Choices, screen: Screen, *, is_new: bool
 ) -> str:
-    """Return the name of the chosen conversation, or of a new one if `is_new`, or of the user's latest."""
+    """Return the name of the chosen conversation, or of a new one if `is_new`, or of the user's latest.
+
+    Raises:
+        LooplineError: none is chosen, `is_new` is false, and the user does not have a conversation.
+    """
     if choices.conversation is None and is_new:
         return await new_name(harness.log, harness.bundle.id, choices.user_name)
     return await choose_name(harness.log, choices, screen)
 
 
 def _check_message(begin: TurnInput) -> None:
+    """Raise a UsageError for an empty text, for answers together with a text, or for files without a text."""
     if begin.text is not None and not begin.text.strip():
         raise UsageError("the text is empty: ask something, or omit it to continue a cut turn")
     if begin.answers and begin.text is not None:
@@ -385,7 +406,11 @@ def _check_message(begin: TurnInput) -> None:
 
 
 def _parse_answer(written: str) -> tuple[str, str]:
-    """Parse `c7=yes` as the id of a call and its value."""
+    """Parse `c7=yes` as the id of a call and its value.
+
+    Raises:
+        UsageError: the text is without `=`, or the id is empty.
+    """
     call_id, equals, value = written.partition("=")
     if not equals or not call_id.strip():
         raise UsageError(f"--answer takes CALL=VALUE, such as c7=yes, not {written!r}")
@@ -421,7 +446,7 @@ class FinishedTurn:
 
     @property
     def result(self) -> tl.TurnResult[Any]:
-        """The result of the turn."""
+        """The result of the turn; without an exit it is `paused` if calls are pending, otherwise `interrupted`."""
         turn = self.turn
         if turn.exit is None:
             return result(self.timeline, self.number, "paused" if turn.pending else "interrupted")
@@ -540,6 +565,10 @@ def source_lines(sources: Mapping[int, tl.Source], width: int = 0) -> list[Text]
 
 
 def _source_line(n: int, source: tl.Source, width: int) -> Text:
+    """Render a source as `[n] title - url`, with a mark if its relevance is below ANSWER_SCORE.
+
+    The title is truncated to `width` columns if MINIMUM_TITLE_WIDTH of them remain for it; 0 means any length.
+    """
     title = escape(" ".join(source.title.split()))
     ref = escape(source.url)
     relevance = source.objective_relevance
@@ -574,7 +603,10 @@ def show_sources(finished: FinishedTurn, name: str, screen: Screen) -> None:
 
 
 def pending_line(call: tl.PendingCall) -> Text:
-    """Render a pending call as `? c7 shop.buy asks: which one?`."""
+    """Render a pending call as `? c7 shop.buy asks: which one?`.
+
+    If several people must approve the call, the line names those that have, and the arguments that they approved.
+    """
     question = escape(call.question)
     people = ""
     if call.people > 1:
@@ -587,7 +619,7 @@ def pending_line(call: tl.PendingCall) -> Text:
 
 
 def _show_outcome(finished: FinishedTurn, name: str, screen: Screen) -> None:
-    """Print the pending calls, the rounds, time and blocks of the turn, and its error."""
+    """Print the pending calls, the rounds, time and blocks of the turn, and its error, all to stderr."""
     for call in finished.result.pending:
         screen.note(pending_line(call))
     screen.gap()
@@ -610,6 +642,10 @@ def _show_outcome(finished: FinishedTurn, name: str, screen: Screen) -> None:
 
 
 def _run_document(finished: FinishedTurn, answer: PrintedAnswer, name: str) -> JsonObject:
+    """Return the result of a turn as JSON, with its numbered sources, usage, pending calls and late messages.
+
+    `elapsed_ms` is null if the turn has not ended.
+    """
     outcome = finished.result
     final = finished.turn.exit
     usage: JsonObject = {**structs.asdict(outcome.usage)}
@@ -641,6 +677,7 @@ def _run_document(finished: FinishedTurn, answer: PrintedAnswer, name: str) -> J
 
 
 def _source_document(n: int, source: tl.Source) -> Json:
+    """Return a source with its citation number `n` as JSON; `lines` is null for a source without line numbers."""
     return {
         "n": n,
         "title": source.title,
@@ -699,6 +736,7 @@ def _is_fine(recovery: Recovery) -> bool:
 
 
 def _show_recovery(screen: Screen, recovery: Recovery) -> None:
+    """Print a recovered turn on one line: names, status, and the reason, questions or exit reason, with tabs."""
     outcome = recovery.result
     key = recovery.conversation
     if outcome is None:
@@ -712,6 +750,7 @@ def _show_recovery(screen: Screen, recovery: Recovery) -> None:
 
 
 def _recovery_document(recovery: Recovery) -> JsonObject:
+    """Return a recovered turn as JSON; without a result, `exit_reason` is null and the other results are empty."""
     outcome = recovery.result
     return {
         **key_document(recovery.conversation),

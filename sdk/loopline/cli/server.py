@@ -183,7 +183,7 @@ def _print_errors() -> None:
 
 
 def _authenticators(options: ServeOptions) -> list[Authenticator]:
-    """Return the authenticators for API keys and for JSON Web Tokens that the options configure.
+    """Return the authenticators for API keys and for JSON Web Tokens that the options configure; may be empty.
 
     Raises:
         UsageError: the file of keys does not exist.
@@ -202,6 +202,8 @@ def _authenticators(options: ServeOptions) -> list[Authenticator]:
 
 def _make_settings(options: ServeOptions) -> ServerSettings:
     """Make the settings of a server from the options and environment variables.
+
+    If LOOPLINE_SIGNING_KEY is not set, the key that signs URLs is random.
 
     Raises:
         UsageError: `--retention` or `--quota` is malformed, or there is a client id without an issuer.

@@ -158,6 +158,7 @@ def _read_key(file: Path) -> bytes:
 
 
 def _show_audits(audits: Sequence[Audit], screen: Screen) -> None:
+    """Print a line for each forgotten or intact conversation and for each fault; a note if `audits` is empty."""
     for result in audits:
         name = escape(result.conversation.name)
         head = result.head
@@ -173,6 +174,7 @@ def _show_audits(audits: Sequence[Audit], screen: Screen) -> None:
 
 
 def _audit_document(result: Audit) -> JsonObject:
+    """Return an audit as JSON: the conversation, the seq and digest of its head, `forgotten` (a time), and faults."""
     faults: list[Json] = [
         {"seq": fault.seq, "kind": fault.kind, "text": fault.text} for fault in result.faults
     ]
@@ -517,6 +519,7 @@ def _form(question: tl.ToolQuestion) -> QuestionForm:
 def _print_questions(
     questions: Sequence[tl.ToolQuestion], screen: Screen, *, as_json: bool
 ) -> None:
+    """Print the questions with their fields (or `yes or no`), or as JSON; print a note if there are none."""
     if as_json:
         documents: list[Json] = [
             {"call_id": question.call_id, "question": question.question, "form": question.form}
@@ -569,6 +572,7 @@ async def stale(choices: Choices, screen: Screen, since: str) -> int:
 
 
 def _stale_lines(answer: StaleAnswer) -> Iterator[Text]:
+    """Yield a line with the ref and the question of an answer, then the problem and the diff of each source."""
     where = f"cv:{answer.conversation.name}/{answer.answer.ref}"
     yield Text.assemble((escape(where), REF), f"  {escape(one_line(answer.question))}")
     for source in answer.sources:
@@ -579,6 +583,7 @@ def _stale_lines(answer: StaleAnswer) -> Iterator[Text]:
 
 
 def _stale_document(answer: StaleAnswer) -> Json:
+    """Return a stale answer as JSON: its conversation, ref and question, and the diff and problem of each source."""
     return {
         **reader.key_document(answer.conversation),
         "ref": answer.answer.ref,
@@ -646,6 +651,7 @@ def _owner(choices: Choices) -> Owner:
 
 
 def _fact_document(fact: UserFact) -> Json:
+    """Return a fact as JSON with its scope, its sources (`refs`), the ref of its block and an ISO time (`ts`)."""
     return {
         "id": fact.fact_id,
         "text": fact.text,

@@ -150,7 +150,7 @@ class Screen:
         self._history.append(text)
 
     def print_layout(self, layout: RenderableType, plain: str) -> None:
-        """Print a result: its layout on a terminal, its plain text in a pipe."""
+        """Print a result: its layout on a terminal, its plain text in a pipe; a paged screen may use the pager."""
         if not self._out.is_terminal:
             _write(self._out, Text(plain))
         elif self._is_paged:
@@ -165,6 +165,7 @@ class Screen:
         self.print_layout(columns, "\n".join(plain))
 
     def _page(self, layout: RenderableType) -> None:
+        """Show a layout in the pager; write it to stdout if it fits the height, or if a pager is not available."""
         with self._out.capture() as capture:
             self._out.print(layout)
         text = capture.get()
@@ -255,7 +256,7 @@ class Screen:
         self._history.append(Text())
 
     def animate(self, layout: RenderableType) -> None:
-        """Replace the animated layout, if stderr is a terminal."""
+        """Replace the animated layout, or start the animation; ignore the layout if stderr is not a terminal."""
         if not self.is_live:
             return
         if self._live is None:
@@ -273,7 +274,10 @@ class Screen:
             live.stop()
 
     def save_picture(self, file: Path, title: str) -> None:
-        """Save all output of this screen as an SVG without external fonts."""
+        """Save the printed lines and layouts as an SVG of PICTURE_WIDTH columns without external fonts.
+
+        Texts that were written with `write`, and steps of `note_step`, are left out.
+        """
         console = Console(
             record=True,
             width=PICTURE_WIDTH,
@@ -305,6 +309,10 @@ def leave_pipe(stream: TextIO) -> None:
 
 
 def _console(stream: TextIO) -> Console:
+    """Return a console for the stream: coloured if it is a terminal and not `TERM=dumb`, otherwise plain.
+
+    The file of a terminal escapes the control characters that no output needs.
+    """
     is_terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
     # the wrapper has every method of a text stream
     file = cast("TextIO", _TerminalStream(stream)) if stream.isatty() else stream
@@ -391,7 +399,10 @@ def _pager() -> str | None:
 
 
 def _show_in_pager(text: str, command: str) -> bool:
-    """Show the text in a pager until the user quits it; return whether the pager exists."""
+    """Show the text in a pager until the user quits it; return whether the pager exists.
+
+    This process ignores Ctrl-C while the pager runs.
+    """
     process = subprocess.Popen(
         command,
         shell=True,
@@ -412,7 +423,8 @@ def _show_in_pager(text: str, command: str) -> bool:
 def read_line(prompt: str = "") -> asyncio.Future[str | None]:
     """Return a future of the next line of stdin, None at the end of the input.
 
-    A daemon thread reads the line, so the process can end while the thread waits for Enter.
+    A daemon thread reads the line, so the process can end while the thread waits for Enter. The prompt is written to
+    stderr if stdin is a terminal and stdout is not. An error of reading counts as the end of the input.
     """
     if sys.stdin.isatty():
         with suppress(ImportError):
@@ -430,6 +442,7 @@ def read_line(prompt: str = "") -> asyncio.Future[str | None]:
 def _read_line(
     loop: asyncio.AbstractEventLoop, future: asyncio.Future[str | None], prompt: str
 ) -> None:
+    """Read a line from stdin, and set the result of `future`; None at the end of the input or after an error."""
     line: str | None = None
     with suppress(EOFError, OSError, ValueError):
         line = input(prompt)
@@ -438,7 +451,10 @@ def _read_line(
 
 @contextmanager
 def restore_terminal() -> Generator[None]:
-    """Restore the settings of the terminal at the end of the context, even if a line is unfinished."""
+    """Restore the settings of the terminal at the end of the context, even if a line is unfinished.
+
+    On Windows, or if stdin is not a terminal, the settings are not restored.
+    """
     if sys.platform == "win32" or not sys.stdin.isatty():
         yield
         return

@@ -81,7 +81,10 @@ class TerminalChat(Chat):
         self._signal_code = 0
 
     async def converse(self) -> int:
-        """Show the greeting and the earlier turns, and chat; stop the running turn at the end."""
+        """Show the greeting and the earlier turns, and chat; stop the running turn at the end.
+
+        Returns 143 after SIGTERM, otherwise 1 if the last turn failed, or 0.
+        """
         self._screen.note(GREETING)
         self._show_past(tl.Timeline(await self._conversation.blocks()))
         with self._leave_on_sigterm():
@@ -118,7 +121,7 @@ class TerminalChat(Chat):
     def _leave_on_sigterm(self) -> Generator[None]:
         """End the chat at SIGTERM as at Ctrl-D in this context, but with the exit code 143.
 
-        On a platform without signal handlers nothing is done.
+        On a platform without signal handlers SIGTERM is not handled.
         """
         loop = asyncio.get_running_loop()
 
@@ -179,6 +182,7 @@ class TerminalChat(Chat):
         return self._screen.render(self._screen.last_rows(height))
 
     def _toolbar(self) -> str:
+        """Render the conversation's name, a hint while a turn runs or a call waits, and the attached files."""
         parts = [f" {escape(self._conversation.conversation.name)}"]
         if self._running:
             hint = "your answer" if self._questions else "running: type to add"
@@ -194,6 +198,7 @@ class TerminalChat(Chat):
         self._start(self._conversation.stream_resume(), number)
 
     async def _handle(self, command: Command | str, text: str) -> None:
+        """Handle a command or message; while a turn runs, `/stop` and `/steer` act on it, and `/fork` is refused."""
         if not self._running:
             await super()._handle(command, text)
         elif command == Command.STOP:
@@ -206,6 +211,10 @@ class TerminalChat(Chat):
             await super()._handle(command, text)
 
     async def _say(self, text: str) -> None:
+        """Answer a question of the running turn, add to that turn, answer a pending call, or start a turn.
+
+        The first possible action is chosen. An empty text is ignored, except as the answer to a question of the turn.
+        """
         text = text.strip()
         if self._running and self._questions:
             await self._answer(text)
@@ -269,7 +278,10 @@ class TerminalChat(Chat):
         self._turn = asyncio.create_task(self._show(events, number))
 
     async def _show(self, events: AsyncIterator[Event], number: int) -> None:
-        """Show the events of a turn, then its result. `number` is the turn that is continued, 0 for a new message."""
+        """Show the events of a turn, then its result. `number` is the turn that is continued, 0 for a new message.
+
+        An error before the first block of a turn that has not ended is printed as a failure; other errors are logged.
+        """
         transcript = self._transcript = Transcript(self._screen.width, busy_hint=BUSY_HINT)
         has_begun = False
         try:
@@ -334,13 +346,13 @@ class _Lines(io.StringIO):
         return True
 
     def flush(self) -> None:
-        """Start to wait, if there is a line."""
+        """Schedule `write_out` in WRITE_SECONDS if text is buffered and no call is scheduled."""
         if self._timer is None and self.tell():
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(WRITE_SECONDS, run_in_terminal, self.write_out)
 
     def write_out(self) -> None:
-        """Write what waits to the terminal, from the cursor on."""
+        """Write the buffered text to the terminal at the cursor, empty the buffer, and cancel the scheduled call."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -369,7 +381,7 @@ class _Renderer(Renderer):
         self._columns = 0
 
     def render(self, app: Application[str], layout: Layout, is_done: bool = False) -> None:
-        """Draw the prompt; if the terminal became narrower, first remove what has been drawn."""
+        """Draw the prompt; if the terminal became narrower, first remove the old drawing."""
         if self.output.get_size().columns < self._columns:
             # A key or a line has come before the signal of the new width, at which the prompt toolkit does the same.
             self.erase()
@@ -378,7 +390,7 @@ class _Renderer(Renderer):
         super().render(app, layout, is_done)
 
     def erase(self, leave_alternate_screen: bool = True) -> None:
-        """Remove the prompt from the screen."""
+        """Remove the prompt from the screen; if the terminal became narrower, print the last rows again."""
         columns = self.output.get_size().columns
         is_narrower = columns < self._columns
         super().erase(leave_alternate_screen)

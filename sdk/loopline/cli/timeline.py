@@ -181,7 +181,14 @@ async def timeline(
 
 
 async def show_blocks(selection: BlockSelection, choices: Choices, screen: Screen) -> int:
-    """Print the blocks of a conversation that match the selection, in order."""
+    """Print the blocks of a conversation that match the selection, in order, then the share of satisfied ratings.
+
+    With `--json` and without a selection, the whole conversation is exported. Returns the exit code 0.
+
+    Raises:
+        LooplineError: the conversation does not exist.
+        UsageError: no block matches, and `--json` is not given; or a type is unknown.
+    """
     async with reader.open_store(choices) as store:
         conversation, summary = await reader.choose_existing(store, choices, screen)
         name = conversation.conversation.name
@@ -209,7 +216,10 @@ async def show_blocks(selection: BlockSelection, choices: Choices, screen: Scree
 
 
 def block_columns(blocks: Sequence[tl.Block], *, wide: bool) -> Columns:
-    """Render blocks in columns, coloured by type, with the size of each body, and with the type if `wide`."""
+    """Render blocks in columns, coloured by type, with the size of each body, and with the type if `wide`.
+
+    There must be at least one block.
+    """
     rows: list[tuple[Text, ...]] = []
     for block in blocks:
         style = style_of(block.type)
@@ -235,6 +245,7 @@ def format_size(count: int) -> str:
 
 
 def _block_line(block: tl.Block) -> str:
+    """Render a block as its seq, turn id, round, type, ref, ISO time and summary, with tabs in between."""
     cells = (
         str(block.seq),
         block.turn_id,
@@ -267,6 +278,7 @@ def summary_of(block: tl.Block) -> str:
 
 
 def _plan_summary(body: PlanBody) -> str:
+    """Summarize a plan by its steps, an acknowledgement by its changes, a crew graph, or an event by its data."""
     match body:
         case tl.Plan(snapshot=snapshot):
             status = "" if snapshot.open else f"{snapshot.status} · "
@@ -280,6 +292,7 @@ def _plan_summary(body: PlanBody) -> str:
 
 
 def _graph_summary(graph: tl.CrewGraph) -> str:
+    """Summarize a crew graph: its attempt, its goal, and each step with its status mark and dependencies."""
     steps = [
         f"{GRAPH_MARKS[step.status]} {step.id}"
         + (f" ← {', '.join(step.dependencies)}" if step.dependencies else "")
@@ -290,6 +303,7 @@ def _graph_summary(graph: tl.CrewGraph) -> str:
 
 
 def _lifecycle_summary(body: LifecycleBody) -> str:
+    """Summarize the header, a round start, a decision, a model switch or the exit of a turn on one line."""
     match body:
         case tl.TurnHeader() as header:
             return _header_summary(header)
@@ -309,6 +323,10 @@ def _lifecycle_summary(body: LifecycleBody) -> str:
 
 
 def _call_summary(body: CallBody) -> str:
+    """Summarize a call by its arguments, a start by its effect, and a result by its tool, duration and text.
+
+    The status of a tool result is shown only if it is not `ok`. Line breaks in results become spaces.
+    """
     match body:
         case tl.ToolCalled(tool=tool, arguments=arguments):
             return f"{tool} {dumps(arguments)}"
@@ -332,6 +350,7 @@ def _call_summary(body: CallBody) -> str:
 
 
 def _content_summary(body: ContentBody) -> str:
+    """Summarize a source, an attachment, a stored text or artifact, or a file by its name and its size or URL."""
     match body:
         case tl.SourceAdded(sid=sid, source=source):
             return f"[{sid}] {source.title} — {source.url}"
@@ -384,7 +403,13 @@ async def list_conversations(
     choices: Choices,
     screen: Screen,
 ) -> int:
-    """Print the conversations of the chosen user, project and tenant, or all conversations, the latest first."""
+    """Print the conversations of the chosen user, project and tenant, or all conversations, the latest first.
+
+    At most `limit` are printed; a note then shows how to list the next ones. Returns the exit code 0.
+
+    Raises:
+        UsageError: a time is malformed.
+    """
     after = _parse_time(active_after)
     before = _parse_time(active_before)
     async with reader.open_store(choices) as store:
@@ -414,7 +439,7 @@ async def list_conversations(
 
 
 def _parse_time(written: str | None) -> datetime | None:
-    """Parse `2026-03-21`, `2026-03-21 10:00` or an ISO time; a time without a zone is in UTC.
+    """Parse `2026-03-21`, `2026-03-21 10:00` or an ISO time; a time without a zone is in UTC. None stays None.
 
     Raises:
         UsageError: the text is not a time.
@@ -458,6 +483,7 @@ def _owner(key: tl.ConversationKey) -> str:
 
 
 def _conversation_line(summary: tl.ConversationSummary) -> str:
+    """Render a conversation as its name, user, turns, blocks, ISO time of the last activity, and title, with tabs."""
     cells = (
         summary.conversation.name,
         summary.conversation.user,
@@ -472,6 +498,7 @@ def _conversation_line(summary: tl.ConversationSummary) -> str:
 def _conversation_document(
     summary: tl.ConversationSummary, unfinished: Container[tl.ConversationKey]
 ) -> JsonObject:
+    """Return a conversation as JSON with the ISO times of its start and last activity; `blocks` is its head."""
     return {
         **reader.key_document(summary.conversation),
         "turns": summary.turns,

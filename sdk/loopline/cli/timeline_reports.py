@@ -40,7 +40,12 @@ class Charge:
 
 
 async def show_costs(turn: int | None, choices: Choices, screen: Screen) -> int:
-    """Print the cost of each request in a conversation, or in one turn."""
+    """Print the cost of each request in a conversation, or in one turn, with those of its child runs; return 0.
+
+    Raises:
+        LooplineError: the conversation does not exist.
+        UsageError: no request was sent, and `--json` is not given.
+    """
     async with open_store(choices) as store:
         conversation, blocks = await read_blocks(store, choices, screen)
         name = conversation.conversation.name
@@ -111,6 +116,10 @@ def _cost_rows(charges: Sequence[Charge], *, wide: bool) -> Iterator[tuple[Text,
 
 
 def _cost_row(charge: Charge, *, wide: bool) -> tuple[Text, ...]:
+    """Render a request as cells for COST_HEADINGS; `↳` marks a request of a child run.
+
+    A child run that is one charge shows its conversation instead of the model.
+    """
     cost = charge.spent
     child = charge.child
     is_whole_child = cost.purpose == "child"
@@ -130,6 +139,7 @@ def _model_name(model: str, *, wide: bool) -> str:
 
 
 def _sum_row(label: str, model: str, charges: Sequence[Charge]) -> tuple[Text, ...]:
+    """Render the sum of the charges as bold cells: the label, the number of requests, `model`, and the amounts."""
     total = tl.CostSummary.of(charge.spent for charge in charges)
     return (
         Text(label, style="bold"),
@@ -140,6 +150,7 @@ def _sum_row(label: str, model: str, charges: Sequence[Charge]) -> tuple[Text, .
 
 
 def _amounts(spending: tl.CostSummary, style: str) -> tuple[Text, ...]:
+    """Render the cost, the tokens (input, output, cache reads and writes) and the cached share in percent."""
     usage = spending.usage
     return (
         Text(_cost_text(spending), style=style if spending.cost is not None else "yellow"),
@@ -170,6 +181,7 @@ def _cache_share(usage: Usage) -> float:
 
 
 def _cost_document(name: str, charges: Sequence[Charge]) -> JsonObject:
+    """Return the costs as JSON: each request, then the sums of each turn, of each model and of all requests."""
     turns: list[Json] = [
         {"turn_id": tl.turn_id(number), **_sum_document(of_turn)}
         for number, of_turn in _group(charges, lambda charge: charge.turn).items()
@@ -188,6 +200,7 @@ def _cost_document(name: str, charges: Sequence[Charge]) -> JsonObject:
 
 
 def _charge_document(charge: Charge) -> JsonObject:
+    """Return the cost of a request as JSON, in US dollars; null if its price is unknown."""
     cost = charge.spent
     return {
         "turn_id": tl.turn_id(charge.turn),
@@ -203,6 +216,7 @@ def _charge_document(charge: Charge) -> JsonObject:
 
 
 def _sum_document(charges: Sequence[Charge]) -> JsonObject:
+    """Return the sum as JSON; `cost` leaves out the requests of unknown price, and is null if no price is known."""
     total = tl.CostSummary.of(charge.spent for charge in charges)
     return {
         "requests": total.requests,
@@ -214,6 +228,7 @@ def _sum_document(charges: Sequence[Charge]) -> JsonObject:
 
 
 def _usage_document(usage: Usage) -> JsonObject:
+    """Return the token counts as JSON; `cached` is the cached share of the input, from 0 to 1, with 4 decimals."""
     return {
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,
@@ -233,7 +248,12 @@ class VerifiedAnswer:
 
 
 async def show_verification(turn: int | None, choices: Choices, screen: Screen) -> int:
-    """Print how well the cited sources support the answers of a conversation, or of one turn."""
+    """Print how well the cited sources support the answers of a conversation, or of one turn; return 0.
+
+    Raises:
+        LooplineError: the conversation does not exist.
+        UsageError: there are no answers, and `--json` is not given.
+    """
     async with open_store(choices) as store:
         conversation, blocks = await read_blocks(store, choices, screen)
     name = conversation.conversation.name
@@ -263,6 +283,7 @@ def verify_answers(timeline: tl.Timeline, turn: int | None) -> list[VerifiedAnsw
 
 
 def _show_answer(answer: VerifiedAnswer, screen: Screen) -> None:
+    """Print the ref and summary of an answer, and a row for each cited and then each uncited sentence."""
     report = answer.report
     heading = Text.assemble((answer.ref, REF), (f"  {verification_summary(report)}", QUIET))
     screen.print_layout(heading, heading.plain)
@@ -312,6 +333,7 @@ def _sids(numbers: Sequence[int]) -> str:
 
 
 def _verification_document(answer: VerifiedAnswer) -> JsonObject:
+    """Return the comparison as JSON: counts by support, cited and uncited sentences, and unknown source numbers."""
     report = answer.report
     return {
         "turn_id": answer.turn_id,
@@ -324,6 +346,7 @@ def _verification_document(answer: VerifiedAnswer) -> JsonObject:
 
 
 def _sentence_document(sentence: tl.CitedSentence) -> JsonObject:
+    """Return a cited sentence as JSON, with its overlap with all its sources, and with `each` source by number."""
     by_source: JsonObject = {
         str(sid): _overlap_document(overlap)
         for sid, overlap in zip(sentence.sids, sentence.each, strict=True)
@@ -337,6 +360,7 @@ def _sentence_document(sentence: tl.CitedSentence) -> JsonObject:
 
 
 def _overlap_document(overlap: tl.Overlap) -> JsonObject:
+    """Return an overlap as JSON; `share` is from 0 to 1 with 4 decimals."""
     return {
         "support": overlap.support,
         "share": round(overlap.share, 4),
@@ -348,7 +372,11 @@ def _overlap_document(overlap: tl.Overlap) -> JsonObject:
 async def show_records(
     dialect: DialectName, turn: int | None, choices: Choices, screen: Screen
 ) -> int:
-    """Print the records that a subscriber of a dialect receives for a conversation, or for one turn."""
+    """Print the records that a subscriber of a dialect receives for a conversation, or for one turn; return 0.
+
+    Raises:
+        LooplineError: the conversation does not exist.
+    """
     async with open_store(choices) as store:
         conversation, blocks = await read_blocks(store, choices, screen)
     turns = {block.seq: block.turn for block in blocks}

@@ -70,6 +70,7 @@ def plain_rows(text: str, width: int, style: str = "") -> list[Text]:
 
 
 def _rows(layout: Markdown | Text, width: int) -> list[Text]:
+    """Render a layout as rows of at most `width` columns (at least 2), without empty rows at its ends."""
     console = Console(file=io.StringIO(), width=max(width, MINIMUM_WIDTH), force_terminal=True)
     rows: list[Text] = []
     for segments in console.render_lines(layout, pad=False):
@@ -157,7 +158,10 @@ class Transcript:
             yield line
 
     def _write(self, channel: str, text: str) -> Iterator[Text]:
-        """Add a text to its channel. After a reset, a text that begins with the withdrawn one continues it."""
+        """Add a text to its channel, and yield the rows that are then complete.
+
+        After a reset, a text that starts with the withdrawn text continues it.
+        """
         if self._is_withdrawn and text.startswith(self._shown):
             text = text[len(self._shown) :]
             self._is_withdrawn, self._rest, self._channel = False, "", channel
@@ -211,6 +215,7 @@ class Transcript:
         return plain_rows(text, self.width, style)
 
     def _show_finished_steps(self, *, complete: bool) -> Iterator[Text]:
+        """Yield the unfinished text, then a line for each newly finished step; with `complete` for each new step."""
         steps = self._steps.steps
         finished = steps if complete else turn_display.take_finished_steps(steps)
         if len(finished) > self._shown_steps:

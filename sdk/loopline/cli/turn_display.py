@@ -110,6 +110,7 @@ class Steps:
         return tuple(_step(row, self._is_running and row is current) for row in self._rows)
 
     def _take_delta(self, delta: Delta) -> None:
+        """Update the preview of the answer or the progress; `reset` empties the preview. Ignore queue progress."""
         match delta:
             case Delta(type="delta", channel="answer", text=text):
                 self._preview += text
@@ -136,6 +137,7 @@ class Steps:
             self._rows = [row for row in self._rows if row not in abandoned]
 
     def _begin_call(self, call: timeline.ToolCalled, number: int) -> None:
+        """Add a call to the current plan step, or to a new row without a plan step; ignore calls of `react.plan`."""
         self.progress = ""
         if call.tool == PLAN_TOOL:
             return  # the plan itself is shown instead of the call
@@ -147,6 +149,10 @@ class Steps:
         self._calls[call.call_id] = row
 
     def _end_call(self, result: timeline.ToolResult) -> None:
+        """Store the result of a call; add a row for an error of an unknown call, and ignore its other results.
+
+        A call outside a plan then shows the arguments with which it ran.
+        """
         self.progress = ""
         row = self._calls.get(result.call_id)
         if row is not None:
@@ -167,7 +173,10 @@ class Steps:
             idle[-1].model_ms = (ts - self._round_started).total_seconds() * 1000
 
     def _current(self) -> _Row | None:
-        """Return the current step: a running call outside a plan, or the started or first pending step of the plan."""
+        """Return the current step: a running call outside a plan, or the started or first pending step of the plan.
+
+        None if the plan is not open, or if all its steps have ended.
+        """
         for row in self._rows:
             if not row.plan_id and any(call.result is None for call in row.calls.values()):
                 return row
@@ -180,6 +189,10 @@ class Steps:
 
 
 def _step(row: _Row, is_current: bool) -> Step:
+    """Convert a row to a step; the current step is `in_progress` instead of `pending`.
+
+    A plan step names its model or tools; a call outside a plan shows its error instead.
+    """
     calls = list(row.calls.values())
     results = [call.result for call in calls if call.result is not None]
     status = row.status if row.plan_id else _status(calls, results)
@@ -210,6 +223,7 @@ def _tools(calls: list[_Call]) -> str:
 
 
 def _result_counts(results: list[timeline.ToolResult]) -> str:
+    """Render the sums of refs and hits and the number of failed results, as `3 hits, 1 failed`; empty if none."""
     counts: dict[str, int] = {}
     for result in results:
         if result.found is not None:
@@ -221,7 +235,10 @@ def _result_counts(results: list[timeline.ToolResult]) -> str:
 
 
 def _ms(calls: list[_Call]) -> float | None:
-    """Return the sum of the longest call of each round, as calls of a round run in parallel; None if unknown."""
+    """Return the sum of the longest call of each round, as calls of a round run in parallel.
+
+    None if a call has no result yet, or was interrupted or stopped.
+    """
     rounds: dict[int, float] = {}
     for call in calls:
         if call.result is None or call.result.status in ("interrupted", "stopped"):
@@ -328,6 +345,7 @@ def _animation(steps: Sequence[Step], progress: str, preview: str) -> Renderable
 
 
 def _step_columns(steps: Sequence[Step], *, animated: bool = False) -> Columns:
+    """Lay out steps as mark, text, tool, counts or problem, and duration; if `animated`, running steps spin."""
     rows = [
         (
             _mark(step, animated=animated),
@@ -362,7 +380,10 @@ def step_line(step: Step) -> Text:
 
 
 def custom_event_line(event: Event) -> Text | None:
-    """Render an event that a tool or a workflow emitted on one line; None for every other event."""
+    """Render an event that a tool or a workflow emitted on one line; None for every other event, and for OWN_EVENTS.
+
+    A text longer than EVENT_LENGTH characters is truncated.
+    """
     custom = event.body if isinstance(event, timeline.Block) else event
     if getattr(custom, "name", "") in OWN_EVENTS:
         return None
@@ -447,6 +468,8 @@ class QuestionForm:
     def take(self, line: str) -> bool:
         """Store a line as the answer to the next field; return whether the answer is complete.
 
+        An empty line is the default of the field, if it has a default.
+
         Raises:
             LooplineError: the line is not a value of the field.
         """
@@ -459,6 +482,8 @@ class QuestionForm:
 
     def take_values(self, texts: Sequence[str]) -> None:
         """Store the answers in texts of the form `field=value`; with one field also the value alone.
+
+        Without fields, the texts together are the answer yes or no. `texts` must not be empty.
 
         Raises:
             LooplineError: a required field without a default is missing, a field is unknown, or a value is invalid.
@@ -544,6 +569,11 @@ _TYPES: Mapping[str, type | tuple[type, ...]] = {
 
 
 def _parse_json(line: str, kind: str) -> Json:
+    """Parse a line as JSON of the type `integer`, `number`, `array` or `object`.
+
+    Raises:
+        LooplineError: the line is not JSON, or has another type.
+    """
     try:
         value: Json = json.loads(line)
     except ValueError:

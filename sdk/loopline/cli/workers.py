@@ -167,7 +167,7 @@ class WorkerMetering:
 
 
 def _file_host(public_url: str) -> HostFile | None:
-    """Return what makes the signed URLs of the server's files; None without a signing key or the extra `server`."""
+    """Return the function that makes signed URLs of files; None without a signing key or the extra `server`."""
     key = os.environ.get("LOOPLINE_SIGNING_KEY", "")
     if not key:
         return None
@@ -228,7 +228,10 @@ def worker_arguments(bundles: Sequence[str], choices: Choices, options: Sequence
 async def worker_processes(
     count: int, arguments: Sequence[str], signing_key: str, drain_seconds: float
 ) -> AsyncGenerator[None, None]:
-    """Keep `count` worker processes running inside the context; then let them drain, and kill those that do not end."""
+    """Keep `count` worker processes running inside the context; then let them drain, and kill those that do not end.
+
+    A process that ends is replaced after RESTART_SECONDS. The signing key is in the environment of the processes.
+    """
     environment = {**os.environ, "LOOPLINE_SIGNING_KEY": signing_key}
     command_line = [sys.executable, "-m", "loopline", *arguments, "--drain", f"{drain_seconds}"]
     keepers = [
@@ -244,6 +247,10 @@ async def worker_processes(
 async def _keep_running(
     command_line: Sequence[str], environment: dict[str, str], drain_seconds: float
 ) -> None:
+    """Run a process, and start it again RESTART_SECONDS after it ended, until this task is cancelled.
+
+    At cancellation the process is terminated, and killed if it still runs `drain_seconds` and KILL_SECONDS later.
+    """
     while True:
         process = await asyncio.create_subprocess_exec(*command_line, env=environment)
         try:
@@ -326,7 +333,7 @@ def _find_conversation(listed: Sequence[harness.OpenTurn], name: str) -> Convers
     """Return the conversation of that name that has a listed turn.
 
     Raises:
-        LooplineError: none has, or those of several users.
+        LooplineError: no listed turn belongs to that name, or several conversations have it.
     """
     keys = {turn.conversation for turn in listed if turn.conversation.name == name}
     if len(keys) > 1:
@@ -338,6 +345,7 @@ def _find_conversation(listed: Sequence[harness.OpenTurn], name: str) -> Convers
 
 
 def _show_turns(listed: Sequence[harness.OpenTurn], choices: Choices, screen: Screen) -> None:
+    """Print the turns to stdout, one on each line, or as a JSON list; without turns print a sentence."""
     if choices.as_json:
         rows: list[Json] = [
             {

@@ -267,10 +267,10 @@ def _unknown_answer(request: ServerRequest, text: str) -> ServerProblem:
 
 
 async def wait_or_raise(attempts: Reconnection, response: httpx2.Response, body: bytes) -> None:
-    """Wait if the server says that it may accept the request later.
+    """Wait if the status is 429, 503 or 504, at least the seconds of `Retry-After`, up to `LONGEST_WAIT`.
 
     Raises:
-        LooplineError: the server refuses the request for good, as in `problem_of`.
+        LooplineError: the server refuses the request with another status, as in `problem_of`.
         ServerUnreachable: the attempts have failed for too long.
     """
     problem = problem_of(response.status_code, body)
@@ -284,6 +284,7 @@ def problem_of(status: int, body: bytes) -> LooplineError:
     """Return the error for a refusal.
 
     It is a `ConflictError` for 409, an `AttachmentError` for 422 if the user must act, and otherwise a `ServerProblem`.
+    A body that cannot be decoded is quoted up to 200 bytes, and then the operator must act.
     """
     try:
         document = decode(body, type=_ProblemDocument)

@@ -85,8 +85,8 @@ class RemoteConversation:
         """Send a message, and return the result of its turn.
 
         With a `key` that was used in the conversation before, nothing is sent and the result is that of the first message.
-        The turn may call `tools`, which the caller runs, as for `Conversation.say`. The bundle chooses the type of its answer. `output_type` decodes the answer here; without one, `output` is the
-        JSON value.
+        The turn may call `tools`, which the caller runs, as for `Conversation.say`. The bundle chooses the type of its
+        answer. `output_type` decodes the answer here; without one, `output` is the JSON value.
 
         Raises:
             AttachmentError: a file cannot be attached; nothing was stored.
@@ -373,6 +373,10 @@ class RemoteConversation:
         limits: Limits,
         tools: Sequence[timeline.ClientTool],
     ) -> EventStream:
+        """Read the attachments, and return the stream that sends the message when its events are iterated.
+
+        With attachments the request is a form. An empty `key` becomes a random one.
+        """
         body: JsonObject = {
             "text": text,
             "when_busy": when_busy,
@@ -392,6 +396,10 @@ class RemoteConversation:
         return EventStream(self._connection, self._path, request=request, joins=joins)
 
     async def _continuation(self, values: Mapping[str, Json] | None, limits: Limits) -> EventStream:
+        """Return a stream that answers calls and continues the first resumable turn when it is iterated.
+
+        If no turn can be resumed, raise a LooplineError.
+        """
         status = await self._status()
         if not status.resumable_turns:
             raise LooplineError("there is nothing to resume: say something")
@@ -432,6 +440,7 @@ class RemoteConversation:
         await self._connection.read_field(replace(request, query=(owner,)), "done", bool)
 
     async def _interrupt(self, kind: str, text: str, attachments: Attachments, key: str) -> Receipt:
+        """Send a followup or steer with files in base64, and return its receipt. An empty `key` becomes random."""
         files: list[Json] = [
             {"name": file.name, "data": b64encode(file.data).decode(), "mime": file.mime}
             for file in await _read_files(attachments)
@@ -444,6 +453,10 @@ class RemoteConversation:
     async def _result(
         self, stream: EventStream, output: OutputType[Any] | None
     ) -> timeline.TurnResult[Any]:
+        """Read all events of the stream, and return the result with the contents of its files and its decoded output.
+
+        Only a successful answer is decoded. If the message was recalled, the exit reason is "stopped".
+        """
         async for _ in self._events(stream):
             pass
         result = await stream.result()
@@ -515,6 +528,7 @@ def _block(row: JsonObject) -> timeline.Block:
 
 
 def _scheduled(message: ScheduledDocument) -> timeline.ScheduledMessage:
+    """Convert a document of the server to a scheduled message, which has the text of its prompt alone."""
     return timeline.ScheduledMessage(
         id=message.id,
         at=message.at,
@@ -546,7 +560,7 @@ async def _read_files(attachments: Attachments) -> list[Attachment]:
 
 
 def _read_file(source: AttachmentInput) -> Attachment:
-    """Return an attachment as it is, or read the file at a path."""
+    """Return an attachment as it is, or read the file at a path; raise an AttachmentError if it cannot be read."""
     if isinstance(source, Attachment):
         return source
     path = Path(source)

@@ -45,7 +45,10 @@ class _PausedDocument(Struct):
 
 
 async def parse_records(lines: AsyncGenerator[str, None]) -> AsyncIterator[StreamRecord]:
-    """Parse the lines of an event stream. An incomplete record at the end is dropped."""
+    """Parse the lines of an event stream. A comment is an empty record.
+
+    Records without a name, and an incomplete record at the end, are dropped.
+    """
     fields = dict(_FIELDS)
     async with aclosing(lines):
         async for line in lines:
@@ -125,6 +128,9 @@ class EventStream:
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Yield every block once, in order, and the deltas between them.
+
+        The iteration ends when the turn of the message ends, pauses for the user, or is recalled; without a message or
+        receipt it does not end.
 
         Raises:
             LooplineError: the server refuses, or could not be reached for too long.
@@ -209,7 +215,10 @@ class EventStream:
             self._running = self.receipt.turn if self._joins else 0
 
     async def _check_receipt(self, error: ConnectionError) -> None:
-        """Check if answers to calls were stored, because the server cannot recognize repeated answers by a key."""
+        """Check after a lost connection if answers to calls were stored, and then do not send them again.
+
+        The server cannot recognize repeated answers by a key.
+        """
         if self.receipt is None or self._is_sent or isinstance(error, ConnectionRefusedError):
             return
         query = [("after", f"{self.receipt.seq}"), ("limit", "1")]
@@ -236,7 +245,7 @@ class EventStream:
         return await self._is_complete()
 
     async def _check_runner(self, receipt: Receipt) -> None:
-        """Check that a bundle of the server runs the turn or will run it."""
+        """Raise a LooplineError if, by its status, the turn was cut off and no bundle of the server resumes it."""
         request = ServerRequest(method="GET", path=f"{self._path}/status")
         status = await self._connection.read_field(request, "meta", StatusDocument)
         left_turns = status.left_turns

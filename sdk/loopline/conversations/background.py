@@ -231,6 +231,7 @@ class BackgroundCalls:
     def _find_lost(
         self, conversation: tl.ConversationKey, timeline: tl.Timeline
     ) -> Sequence[_Started]:
+        """Return the unfinished calls that run neither here nor in another process; none for a child run."""
         if not timeline.background.calls or tl.parent_name(conversation.name) is not None:
             return ()
         now = self._clock.now()
@@ -286,6 +287,10 @@ class BackgroundCalls:
         await cancel_all(*tasks)
 
     async def _run(self, call: BackgroundCall, work: Work) -> None:
+        """Do the work, and record its result; an error of the store is logged.
+
+        Cancelled work is recorded as stopped or interrupted, except an interrupted call that may begin again.
+        """
         key = call.conversation, call.call_id
         try:
             outcome = await work()
@@ -423,6 +428,7 @@ class BackgroundList:
         raise LooplineError(f"no call {call_id!r} runs in the background: {names}")
 
     def _state(self, started: _Started) -> BackgroundState:
+        """Return the state of a call: lost if its process has gone, stopping after a stop, otherwise running."""
         is_lost = _is_lost(started, self._conversation, self._clock.now())
         running: BackgroundStatus = "stopping" if started.is_stopping else "running"
         return BackgroundState(

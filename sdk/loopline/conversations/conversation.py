@@ -75,6 +75,8 @@ class InputChecks:
     ) -> Sequence[tl.UserAttachment]:
         """Check the text and the files of a message, and return the files as bodies to record.
 
+        The files are scanned, and documents with text to redact are refused, if the bundle does that.
+
         Raises:
             AttachmentError: the text or a file is too large or not allowed.
         """
@@ -188,6 +190,7 @@ class Conversation(ConversationReader, Generic[T_co]):
             AttachmentError: a file cannot be attached; nothing was recorded.
             BundleError: the bundle's code failed; the turn is closed as an error.
             ConflictError: the conversation is busy, and `when_busy` is "reject".
+            LooplineError: the text is empty, an argument is invalid, or this is a child run or lacks a bundle.
         """
         message = await self._message(text, attachments, when_busy, limits, output_type, tools)
         return await self._say(message)
@@ -211,6 +214,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         Raises:
             AttachmentError: a file cannot be attached; nothing was recorded.
             ConflictError: the conversation is busy, and `when_busy` is "reject"; or the key was used for another text.
+            LooplineError: the text is empty, an argument is invalid, or this is a child run or lacks a bundle.
         """
         message = await self._message(text, attachments, when_busy, limits, output_type, tools)
         stored: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
@@ -284,6 +288,8 @@ class Conversation(ConversationReader, Generic[T_co]):
 
         If you leave the iteration, the turn keeps running. A slow reader does not slow the turn down: a `missed` event
         says which blocks it missed, and `blocks` reads them.
+
+        An error of the turn, as of `say`, is raised after its last event.
         """
         message = await self._message(text, attachments, when_busy, limits, output_type, tools)
         async for event in self._stream(
@@ -629,6 +635,12 @@ class Conversation(ConversationReader, Generic[T_co]):
         )
 
     async def _say(self, message: submission.Message) -> tl.TurnResult[Any]:
+        """Store the message as the prompt of a turn, run the turn, and return its result.
+
+        With "queue", or a key that was used before, the message is stored first; otherwise when its turn can start.
+        If the conversation is busy, "reject" raises a ConflictError; other policies join the running turn, or queue.
+        A message that was stopped or cancelled in the queue is recalled; a stop returns the result of a stopped turn.
+        """
         self._turns.check_bundle()
         body = self._prompt(message)
         self._turns.check_outside(self.conversation)
@@ -828,6 +840,10 @@ class Conversation(ConversationReader, Generic[T_co]):
     async def _stream(
         self, run: Callable[[EventSink], Coroutine[Any, Any, tl.TurnResult[Any]]]
     ) -> AsyncIterator[Event]:
+        """Run a turn as a task and yield its events as they come; raise its error after the last event.
+
+        The turn continues if the consumer leaves early.
+        """
         mailbox = Mailbox()
         task = self._start(run(mailbox.put))
         task.add_done_callback(lambda _: mailbox.close())
@@ -838,6 +854,7 @@ class Conversation(ConversationReader, Generic[T_co]):
     def _start(
         self, run: Coroutine[Any, Any, tl.TurnResult[Any]]
     ) -> asyncio.Task[tl.TurnResult[Any]]:
+        """Start a task for a turn, and keep a reference to it until it is done."""
         task = asyncio.create_task(run)
         self._tasks.add(task)
         task.add_done_callback(self._discard_task)

@@ -128,6 +128,11 @@ class InterruptQueue:
         question_seq = 0
 
         async def entries(timeline: tl.Timeline) -> Sequence[tl.Entry]:
+            """Return the answer, and the rule that it grants, as entries; none if the call no longer asks.
+
+            Raises:
+                LooplineError: the call does not ask, the value is not valid, or the person may not answer.
+            """
             nonlocal question_seq
             blocks = questions_of(timeline)
             questions = {question.call_id: (block, question) for block, question in blocks}
@@ -195,6 +200,11 @@ class InterruptQueue:
         number = 0
 
         async def entries(timeline: tl.Timeline) -> Sequence[tl.Entry]:
+            """Return an entry for each answer and for each rule that they grant; none if the turn was stopped.
+
+            Raises:
+                LooplineError: a call has an answer already or its answer is not valid.
+            """
             nonlocal number
             turn = _asking_turn(timeline, values)
             number = turn.number

@@ -27,7 +27,10 @@ _CUT_OFF: dict[tl.ResultStatus, str] = {
 
 
 async def finish(step: Coroutine[Any, Any, None]) -> None:
-    """Await `step` to its end. A cancellation that arrives meanwhile is raised afterwards."""
+    """Await `step` to its end. A cancellation that arrives during that time is raised afterwards.
+
+    If `step` fails, its error is raised and not the cancellation.
+    """
     task, cancelled = asyncio.ensure_future(step), False
     while not task.done():
         try:
@@ -179,6 +182,11 @@ class LeasedConversation(Struct, frozen=True, kw_only=True):
     async def _end_child(
         self, child: tl.RunChild, recorder: tl.Recorder, status: tl.ResultStatus
     ) -> None:
+        """Lease the child run, end its open turns, and record its end and its usage in the parent's turn.
+
+        Raises:
+            TimeoutError: the lease is not free after `CHILD_SECONDS`.
+        """
         conversation = structs.replace(self.conversation, name=child.conversation)
         reason: tl.ExitReason = "stopped" if status == "stopped" else "interrupted"
         async with AsyncExitStack() as held:

@@ -138,6 +138,10 @@ class _Publication:
             self.listening = None
 
     def _receive(self, event: Event) -> None:
+        """Collect a delta, or note the seq of a block, and schedule a message; "missed" is ignored.
+
+        Deltas of an earlier turn are sent first. More than 256 KiB are dropped, which leaves a gap in the numbers.
+        """
         match event:
             case tl.Block(seq=seq):
                 self.head = seq
@@ -157,7 +161,7 @@ class _Publication:
         self.live.schedule(self)
 
     def take_message(self) -> messages.TurnEvents:
-        """Return the collected events as one message."""
+        """Return the collected events as one message, remove them, and count the message."""
         deltas = [messages.LiveDelta.encode(at, delta) for at, delta in _joined(self.deltas)]
         message = messages.TurnEvents(
             process=self.live.process,
@@ -328,7 +332,7 @@ class LiveEvents:
             await asyncio.sleep(max(FLUSH_SECONDS, len(texts) * SECONDS_PER_MESSAGE))
 
     def _take_texts(self) -> list[str]:
-        """Return everything that waits, encoded."""
+        """Remove and return everything that waits, encoded: messages, then interests, then collected events."""
         announcements = self._announcements
         publications = self._scheduled
         self._announcements = {}
@@ -386,6 +390,7 @@ class LiveEvents:
                 follower.wake()
 
     async def _repeat(self) -> None:
+        """Announce the own interests every 10 s, and forget those of processes that did not repeat them for 35 s."""
         while True:
             await asyncio.sleep(REPEAT_SECONDS)
             self._repeat_interests()
@@ -408,6 +413,7 @@ class LiveEvents:
             logger.exception("a listener failed with a live event")
 
     def _take(self, text: str) -> None:
+        """Decode a message and dispatch it; ignore an incomplete message and messages of this process."""
         message = self._reader.read(text)
         if message is None or message.process == self.process:
             return
@@ -434,6 +440,7 @@ class LiveEvents:
         self._wake(digest)
 
     def _take_interest(self, process: str, digests: Sequence[str]) -> None:
+        """Note the interest of a process for 35 s; if it is new, start to collect the events of running turns."""
         end = time.monotonic() + INTEREST_SECONDS
         for digest in digests:
             processes = self._interests.setdefault(digest, {})
@@ -444,6 +451,7 @@ class LiveEvents:
                 publication.listen()
 
     def _lose_interest(self, process: str, digests: Sequence[str]) -> None:
+        """Forget the interest of a process; without further interests the conversation's events are not collected."""
         for digest in digests:
             processes = self._interests.get(digest, {})
             processes.pop(process, None)

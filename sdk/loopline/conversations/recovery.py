@@ -74,6 +74,7 @@ class Recoveries:
         """Resume all unfinished turns, each in one of the slots. Returns the outcomes in the order of their ends.
 
         Subscribers of a conversation receive a notice of each turn that is skipped, with the reason.
+        An unexpected error of one turn is raised when all turns have ended.
         """
         outcomes: list[Recovery] = []
         due = await self._begin_scheduled()
@@ -118,6 +119,10 @@ class Recoveries:
     async def _work(
         self, summary: tl.ConversationSummary, slots: asyncio.Semaphore, outcomes: list[Recovery]
     ) -> None:
+        """Run the turns of a conversation in one slot until none is left or an outcome repeats; report each outcome.
+
+        If the conversation is unchanged since its turns were left, their outcomes are reported again without a read.
+        """
         async with slots:
             head, left = self.left.get(summary.conversation, (-1, []))
             if head == summary.head:
@@ -134,6 +139,7 @@ class Recoveries:
                 self.left[summary.conversation] = (summary.head, found)
 
     def _tell(self, outcome: Recovery, outcomes: list[Recovery]) -> None:
+        """Add an outcome to `outcomes`, notify subscribers if the turn was skipped, and call `on_outcome`."""
         outcomes.append(outcome)
         if outcome.status == "skipped":
             self.turns.notify(
@@ -147,6 +153,8 @@ class Recoveries:
 
         Returns the outcome, or None if the conversation has no such turn. If its blocks cannot be read, the outcome names
         the newest turn of the summary.
+
+        An error is not raised: the outcome is "failed" with the reason, or "running" if another runner has the turn.
         """
         status: RecoveryStatus
         conversation, number = summary.conversation, summary.turns
@@ -190,6 +198,11 @@ class Recoveries:
         return Recovery(conversation, name, "skipped", reason=reason, bundle=bundle)
 
     async def _resume(self, summary: tl.ConversationSummary, number: int) -> Recovery:
+        """Run the turn under its lease and return its result; raise if it was run already or was cut off again.
+
+        Raises:
+            ConflictError: another process holds the lease.
+        """
         conversation = summary.conversation
 
         async def choose(timeline: tl.Timeline) -> int:

@@ -113,6 +113,7 @@ class MessageSchedule:
         added = tl.ScheduledMessage(id="", at=at, prompt=prompt, every=every, zone=zone)
 
         async def entries(timeline: tl.Timeline) -> Sequence[tl.Entry]:
+            """Return entries with the message in the schedule and the mode; raise a LooplineError if it is full."""
             nonlocal added
             waiting = await self._waiting(timeline)
             if len(waiting) >= MOST_MESSAGES:
@@ -130,6 +131,7 @@ class MessageSchedule:
         """Remove a message, "" removes all; return whether there was one. A turn that has begun goes on."""
 
         async def entries(timeline: tl.Timeline) -> Sequence[tl.Entry]:
+            """Return the schedule without the message, as one entry; no entry if the message does not exist."""
             waiting = await self._waiting(timeline)
             remaining = tuple(
                 message for message in waiting if message_id and message.id != message_id
@@ -154,6 +156,10 @@ class MessageSchedule:
         following: datetime | None = None
 
         async def entries(timeline: tl.Timeline) -> Sequence[tl.Entry]:
+            """Return the earliest due prompt and the schedule without it or with its next time; none if none is due.
+
+            The prompt opens a new turn, or is the prompt of turn 1 if that is the only turn and has none.
+            """
             nonlocal following
             waiting = await self._waiting(timeline)
             own = [message for message in waiting if await may_begin(message.prompt.sender)]

@@ -124,7 +124,7 @@ def turn_to_continue(timeline: tl.Timeline) -> int:
     """Return the number of the turn that `resume` continues: the oldest interrupted turn, or the oldest that never started.
 
     Raises:
-        LooplineError: there is no such turn, or it waits for answers.
+        LooplineError: such a turn does not exist, it waits for answers, or it was imported and not confirmed.
     """
     if not timeline.turns:
         raise LooplineError("there is nothing to carry on: the conversation has not begun")

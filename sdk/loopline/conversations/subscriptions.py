@@ -300,6 +300,7 @@ class _Observation:
             logger.exception("the observer broke: it hears nothing of this turn")
 
     def tell(self, block: tl.Block) -> None:
+        """Pass a block to the observer; if it raises, log the error and stop calling it."""
         if self._tell is None:
             return
         try:
@@ -317,7 +318,7 @@ def blocks_of(timeline: tl.Timeline, number: int) -> list[tl.Block]:
 
 
 def replay(timeline: tl.Timeline, number: int, sender: Subscriber | None) -> None:
-    """Send the sender the blocks of the turn so far, with the user input that the turn took or may take."""
+    """Send a sender, if not None, the blocks of the turn so far, with the user input that it took or may take."""
     if sender is None:
         return
     blocks = blocks_of(timeline, number)
@@ -357,6 +358,7 @@ class BusyNotice:
         self._telling = asyncio.create_task(self._tell())
 
     async def _tell(self) -> None:
+        """Log the turn that the sender waits for, and send this text to the sink; not if the store cannot be read."""
         try:
             timeline = await tl.open_timeline(self._log, self._conversation)
         except StoreError:

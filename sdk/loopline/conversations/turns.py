@@ -249,6 +249,10 @@ class Turns:
         conversation = structs.replace(parent, name=child.name)
 
         async def choose(timeline: tl.Timeline) -> int:
+            """Append the next inputs of the child run, if it has any, and return the number of its turn.
+
+            A new child run also gets the mode of the parent's running turn.
+            """
             bodies = child_inputs(timeline, child)
             if bodies:
                 turn = CHILD_TURN if timeline.turns else tl.NEW_TURN
@@ -349,6 +353,7 @@ class Turns:
 
         Raises:
             BundleError: the bundle's code failed in that turn.
+            HandedOver: this process is closing, and the input was not taken or its turn has not ended.
         """
         self.check_outside(conversation)
         queue = self._queues.setdefault(conversation, asyncio.Lock())
@@ -433,6 +438,7 @@ class Turns:
             timeline.extend(await self._log.read(conversation, after=timeline.seq))
 
     async def _end_stopped(self, conversation: tl.ConversationKey, term: int) -> None:
+        """Read the conversation under the lease `term`, and end as stopped each turn that its user stopped."""
         timeline = await tl.open_timeline(self._log, conversation)
         cached = CachedConversation(timeline, await self._log.find(conversation))
         lease = self._lease_conversation(conversation, cached, term)
@@ -456,6 +462,7 @@ class Turns:
         await self._cancel(left)
 
     async def _hand_over(self, pending: _PendingRequest) -> None:
+        """Mark a request as handed over, and record that in its running turn; an error of the record is logged."""
         pending.handed_over = True
         recorder = self._subscriptions.running.get(pending.request.conversation)
         try:
@@ -485,6 +492,7 @@ class Turns:
 
         Raises:
             ConflictError: another turn runs, and the request may not wait.
+            StoppedInQueue: the request was stopped before its turn began.
         """
         request, conversation = pending.request, pending.request.conversation
         _inside.set(_inside.get() | {conversation})
@@ -534,7 +542,8 @@ class Turns:
         Raises:
             StoppedInQueue: the request was stopped.
             ConflictError: another turn runs or is queued, and the request may not wait.
-            LooplineError: the request has limits or models that are not in the log; or the turn may not run with this bundle.
+            LooplineError: the request has limits or models that are not in the log, the turn may not run with this
+                bundle, or the conversation was forgotten.
         """
         request, conversation = pending.request, pending.request.conversation
         if request.limits or request.any_bundle or request.variation is not submission.AS_IT_IS:
@@ -566,6 +575,8 @@ class Turns:
 
     async def _choose_elsewhere(self, request: Request, feed: Feed) -> int:
         """Store the message for another process; return its turn. One that may not wait is stored only if no turn is open.
+
+        A turn that workers leave, such as a turn that was cut off again, is put back for them.
 
         Raises:
             ConflictError: a turn runs or is queued, and the request may not wait; or the turn is not one of this request.
@@ -697,7 +708,14 @@ class Turns:
         return None
 
     async def _choose_turn(self, request: Request, term: int) -> tuple[int, LeasedConversation]:
-        """Choose the turn from the newest blocks. Returns its number and the leased conversation."""
+        """Choose the turn from the newest blocks. Returns its number and the leased conversation.
+
+        Background calls that were lost get their results first.
+
+        Raises:
+            StoreVersion: the conversation has blocks of a newer Loopline.
+            LooplineError: the turn was imported unfinished and not confirmed.
+        """
         conversation = request.conversation
         began = request.began if term == 1 else None  # nobody else has written to it then
         cached = await self._cache.read(conversation, began)
@@ -716,6 +734,7 @@ class Turns:
     def _lease_conversation(
         self, conversation: tl.ConversationKey, cached: CachedConversation, term: int
     ) -> LeasedConversation:
+        """Return the cached conversation as leased under `term`; this does not read or write the log."""
         return LeasedConversation(
             log=self._log,
             clock=self.clock,
@@ -729,7 +748,10 @@ class Turns:
     async def _run_chosen(
         self, pending: _PendingRequest, lease: LeasedConversation, number: int
     ) -> tl.TurnResult[Any]:
-        """Run the chosen turn under the lease. The turn has ended or is left for another process when this returns."""
+        """Run the chosen turn under the lease. The turn has ended or is left for another process when this returns.
+
+        A turn that has ended, was recalled or is paused is not run; its result is returned.
+        """
         timeline, request = lease.timeline, pending.request
         if self._subscriptions.has(lease.conversation):
             await self._subscriptions.catch_up(lease.conversation, timeline, number)
@@ -783,6 +805,8 @@ class Turns:
         sink: EventSink,
     ) -> tl.TurnResult[Any]:
         """Prepare the turn, let the bundle run it, and record its end.
+
+        A turn that pauses or is handed over gets no end. An error of the bundle is recorded and raised.
 
         Raises:
             LeaseLost: this process has begun to hand over its turns.
@@ -928,6 +952,7 @@ def _build_result(
 
     Raises:
         BundleError: its bundle's code failed.
+        LooplineError: the turn has not ended.
     """
     end = timeline.turn(number).exit
     if end is None:
@@ -938,7 +963,11 @@ def _build_result(
 
 
 def _payload(recorder: tl.Recorder) -> tuple[react.TurnPayload, react.Limits, OutputSchema | None]:
-    """Read the payload of the turn, its limits and the schema of its answer from the log."""
+    """Read the payload of the turn, its limits and the schema of its answer from the log.
+
+    Raises:
+        LooplineError: the turn does not have a prompt.
+    """
     block, key = recorder.turn.prompt, recorder.conversation
     if block is None or not isinstance(prompt := block.body, tl.UserPrompt):
         raise errors.LooplineError(f"{tl.turn_id(recorder.number)} has no prompt to answer to")

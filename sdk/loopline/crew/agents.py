@@ -116,7 +116,10 @@ class Agent:
         return sha256(models.dumps(definition).encode()).hexdigest()[:DIGEST]
 
     def limits_with(self, effort: Effort | None) -> Mapping[str, LimitValue]:
-        """Return the limits of the agent's runs; `effort` is used if the agent does not set one."""
+        """Return the limits of the agent's runs; `effort` is used if the agent does not set one.
+
+        If the agent has the files of its caller, `workspace` is "latest". The agent's own limits override both.
+        """
         chosen = self.effort or effort
         limits: dict[str, LimitValue] = {} if chosen is None else {"reasoning_effort": chosen}
         if self.files != "own":
@@ -247,6 +250,11 @@ class _AgentFile:
     document: models.YamlDocument
 
     def agent(self, instructions: str) -> Agent:
+        """Return the agent with the fields of the front matter; by default its name is that of the file.
+
+        Raises:
+            BundleError: the front matter is not a mapping, or a key or a value is not valid; the message names file and line.
+        """
         fields = self.document.value
         if not isinstance(fields, dict):
             raise self._error("", "the front matter is a mapping such as name: researcher")
@@ -267,7 +275,12 @@ class _AgentFile:
             raise self._error(key, str(error)) from error
 
     def _read(self, key: str, value: models.Json) -> object:
-        """Return a value of the front matter in the form that `Agent` takes; a text of names is split at its commas."""
+        """Return a value of the front matter in the form that `Agent` takes; a text of names is split at its commas.
+
+        Raises:
+            BundleError: the value has the wrong type; the message has file and line.
+            LooplineError: a setting of the model is not valid.
+        """
         kind, expected = _FORMS[key]
         value = value.strip() if isinstance(value, str) else value
         if isinstance(value, dict) and key == "limits":

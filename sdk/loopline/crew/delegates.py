@@ -129,6 +129,7 @@ class Crew:
         context = invocation.context
 
         async def execute(call: AgentCall) -> TurnResult:
+            """Run the agent in a child run with its lessons; read its `files/` afterwards if it may write them."""
             task = self.child_task(call)
             agent = self.agents.find(call.agent)
             lessons = escape_frame(call.lessons)
@@ -155,6 +156,7 @@ class Crew:
         """
 
         def dispatch(hook: int) -> RunAgent:
+            """Return the function by which this hook runs agents; it numbers the hook's child runs separately."""
             # Each hook counts its child runs in a lane of its own, so their names do not depend on other hooks.
             lanes = count(hook * HOOK_LANES + 1)
 
@@ -238,7 +240,14 @@ class DelegationTool(RerunnableTool):
         return f"{self.name}:{dumps(arguments)}"
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """Run the agents, and return their handoffs, sources, requests for lessons and file changes."""
+        """Run the agents, and return their handoffs, sources, requests for lessons and file changes.
+
+        If the call has one agent and it could not run, the outcome is that of a failed call.
+
+        Raises:
+            ToolError: an argument is not valid.
+            AskUser: an agent asks the user.
+        """
         shared = SharedFiles.of(call)
         dispatcher = self.crew.dispatcher(call, shared)
         results = await self.dispatch(arguments, dispatcher)
@@ -310,7 +319,7 @@ class ListedTool(DelegationTool):
         return object_schema({self.argument: schema}, self.argument)
 
     def parse(self, arguments: JsonObject) -> Sequence[AgentCall]:
-        """Return the call of each item."""
+        """Return the call of each item; raise a ToolError if they are not 1 to 100 pairs of an agent and a task."""
         form = f'{self.argument}: a list of 1 to {MOST_TASKS} such as {{"agent": "…", "task": "…"}}'
         items = {self.argument: None, **arguments}[self.argument]
         if not isinstance(items, list) or not 1 <= len(items) <= MOST_TASKS:
@@ -351,7 +360,10 @@ class PipelineTool(ListedTool):
     async def dispatch(
         self, arguments: JsonObject, dispatcher: Dispatcher
     ) -> Sequence[AgentResult]:
-        """Run the stages in order, until one fails."""
+        """Run the stages in order, until one fails; return the results so far, that of the failed stage included.
+
+        The context of a stage is the handoff of the stage before it.
+        """
         results: list[AgentResult] = []
         context = ""
         for index, stage in enumerate(self.parse(arguments)):
@@ -392,7 +404,11 @@ class DebateTool(DelegationTool):
         )
 
     def parse(self, arguments: JsonObject) -> Sequence[AgentCall]:
-        """Return the calls of the first round."""
+        """Return the calls of the first round, one for each agent.
+
+        Raises:
+            ToolError: the question or the judge is missing, `rounds` is not from 1 to 5, or there are not 2 to 8 agents.
+        """
         question = text_argument(arguments, "question")
         # `check` calls this method, so the arguments that only `dispatch` reads are checked here too.
         text_argument(arguments, "judge")
@@ -407,7 +423,13 @@ class DebateTool(DelegationTool):
     async def dispatch(
         self, arguments: JsonObject, dispatcher: Dispatcher
     ) -> Sequence[AgentResult]:
-        """Run the rounds, then the judge; return the result of the judge."""
+        """Run the rounds, then the judge; return the result of the judge alone.
+
+        From the second round on, each agent reads all answers of the round before.
+
+        Raises:
+            ToolError: an argument is not valid, or the judge is not an agent.
+        """
         first = self.parse(arguments)
         rounds = integer_argument(arguments, "rounds", 2, MOST_ROUNDS)
         judge = self.crew.agents.find(text_argument(arguments, "judge"))

@@ -130,6 +130,7 @@ class Dispatcher:
         )
 
     async def _run_queued(self, call: AgentCall, index: int, total: int) -> AgentResult:
+        """Wait for a free slot and run the call; a call that is cancelled while it waits is reported as failed."""
         try:
             await self.slots.acquire()
         except asyncio.CancelledError:
@@ -141,6 +142,10 @@ class Dispatcher:
             self.slots.release()
 
     async def _run(self, call: AgentCall, index: int, total: int) -> AgentResult:
+        """Run a call between its start event and its end event, and store its result.
+
+        A ToolError, such as for an unknown agent, is returned as the error of a result; other errors are raised.
+        """
         start = self.clock.elapsed()
         self._report("Started", call, index, total)
         error = "cancelled"
@@ -173,6 +178,7 @@ class Dispatcher:
         duration: str = "",
         error: str = "",
     ) -> None:
+        """Pass an event about a call to `on_event`, with the id of the call and its index in the `total` calls."""
         self.on_event(
             AgentEvent(
                 type=kind,
@@ -208,6 +214,7 @@ def feedback(results: Sequence[AgentResult]) -> str:
 
 
 def _render_result(number: int, outcome: AgentResult, offset: int) -> str:
+    """Render a result: agent and status and, with an answer, the handoff and the notes of the hooks."""
     status = f"failed: {outcome.problem}" if outcome.problem else "completed"
     heading = f"({number}) {outcome.call.agent}, {status}"
     if not outcome.answer.strip():

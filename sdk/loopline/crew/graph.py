@@ -122,6 +122,7 @@ def read_graph(value: JsonObject) -> tuple[tl.GraphStep, ...]:
 
 
 def _read_step(item: Json) -> tl.GraphStep:
+    """Convert one step of a plan, its ids to texts; raise a SchemaMismatch if a field is missing or invalid."""
     unset: JsonObject = {"dependencies": None, "tool_hint": "", "model_hint": ""}
     fields: JsonObject = {**unset, **item} if isinstance(item, dict) else {}
     match fields:
@@ -291,6 +292,7 @@ def _restore_current(
 def _update_status(
     snapshot: tl.PlanSnapshot, graph: tl.CrewGraph, id: str, moment: tl.Moment
 ) -> tl.PlanSnapshot:
+    """Return the snapshot with the statuses of the graph's steps if it is that of plan `id`; otherwise unchanged."""
     if snapshot.plan_id != id:
         return snapshot
     return structs.replace(
@@ -366,6 +368,7 @@ class StepProgress:
                     self._take(body)
 
     def _take(self, body: _ReadBody) -> None:
+        """Count a decision as an iteration, and report a tool call with the number of the iteration."""
         match body:
             case tl.Decision(purpose=purpose):
                 self.iteration += purpose == "decision"
@@ -481,6 +484,15 @@ class _GraphRun:
         self.cache = CallCache(self.options.cached)
 
     async def run(self) -> Outcome:
+        """Plan, run and analyse the graph until the goal is reached or it may not be planned again.
+
+        An analysis with a problem also ends it. Plans because of new user input do not count against `max_replans`, but there
+        are at most 10 plans.
+
+        Raises:
+            ToolError: the planner failed, or its plan cannot be run.
+            AskUser: a step asks the user.
+        """
         feedback = ""
         replans = 0
         while True:
@@ -549,6 +561,7 @@ class _GraphRun:
         ended = {id: asyncio.Event() for id in self.steps}
 
         async def run(step: tl.GraphStep) -> None:
+            """Run a step after its dependencies, if it is pending and they have results; always mark it as ended."""
             try:
                 for needed in step.dependencies:
                     await ended[needed].wait()
@@ -579,6 +592,10 @@ class _GraphRun:
         self._set_status(step.id, "completed" if is_complete else "failed")
 
     async def _run_step(self, step: tl.GraphStep) -> tl.TurnResult:
+        """Run a step as a child run, and return its result; its prompt has the results of its dependencies.
+
+        If steps write files, the files of the run are read afterwards.
+        """
         number = list(self.steps).index(step.id) + _ANALYST + 1
         parts = [f"Goal: {self.goal}", f"Your step: {step.task}"]
         if step.tool_hint:
@@ -595,6 +612,10 @@ class _GraphRun:
         return (self.attempt - 1) * _STRIDE + number
 
     async def _analyse(self, inputs: tuple[int, ...]) -> Analysis:
+        """Run the analyst, with the new user `inputs`, and return its verdict.
+
+        If its run failed or its reply is malformed, the verdict has a `problem`.
+        """
         self.inputs = (*self.inputs, *inputs)
         reply = await self._spawn(
             _ANALYST,
@@ -737,6 +758,10 @@ class _GraphRun:
         return "\n\n".join(parts)[:CONTEXT_CHARACTERS]
 
     def _make_outcome(self, analysis: Analysis) -> Outcome:
+        """Return the outcome: the verdict, the analyst's answer, the status of each step, the sources and the files.
+
+        Without an answer of the analyst the text has the results of all steps.
+        """
         ended = [self.results[id] for id in self.steps if id in self.results]
         sources: tuple[tl.Source, ...] = tuple(
             source for result in ended for source in result.sources

@@ -55,6 +55,7 @@ class Handoff:
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
+        """Yield the lines of the handoff in a fixed order; empty lists are left out."""
         yield f"summary: {self.summary}"
         for name, items in (("findings", self.findings), ("gaps", self.gaps)):
             if items:
@@ -107,6 +108,7 @@ def parse_handoff(answer: str) -> Handoff:
 
 
 def _parse_lines(text: str) -> Handoff | None:
+    """Parse a block with labels such as `summary:`; None if the summary is missing or blank."""
     parts: dict[str, list[str]] = {}
     current = ""
     for line in text.splitlines():
@@ -137,6 +139,7 @@ def _parse_items(lines: list[str]) -> list[Json]:
 
 
 def _parse_json(value: JsonObject | None) -> Handoff | None:
+    """Convert a JSON object to a handoff; None without an object, or if its summary is not a text or is blank."""
     if value is None:
         return None
     match {"summary": None, **value}:
@@ -147,6 +150,7 @@ def _parse_json(value: JsonObject | None) -> Handoff | None:
 
 
 def _make_handoff(summary: str, fields: dict[str, Json]) -> Handoff | None:
+    """Make a handoff from fields by name; None if the summary is blank. A gap that only says `none` is left out."""
     if not summary.strip():
         return None
     unset: dict[str, Json] = dict.fromkeys(("findings", "sources", "confidence", "gaps"), None)
@@ -162,6 +166,7 @@ def _make_handoff(summary: str, fields: dict[str, Json]) -> Handoff | None:
 
 
 def _flatten(value: Json) -> tuple[str, ...]:
+    """Return the texts in a value and its nested lists, stripped; empty texts and None are left out."""
     match value:
         case None:
             return ()
@@ -180,6 +185,7 @@ def _split_sources(items: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _parse_confidence(text: str) -> Confidence:
+    """Parse high, medium or low, a share such as 0.8 or a percentage; other texts count as medium."""
     word = text.strip().lower()
     for level in ("high", "medium", "low"):
         if word.startswith(level):
@@ -246,7 +252,11 @@ class HandOverTool(RerunnableTool):
         return "\n".join(lines)
 
     def parse(self, arguments: JsonObject) -> tuple[Agent | None, str]:
-        """Return the agent that is to lead, None for the bundle's own loop, and the note."""
+        """Return the agent that is to lead, None for the bundle's own loop, and the note, which may be empty.
+
+        Raises:
+            ToolError: the agent is missing, unknown, or the current one.
+        """
         name = text_argument(arguments, "agent")
         also = [MAIN] if self._offers_main else []
         agent = None if name in also else self._agents.find(name, also)

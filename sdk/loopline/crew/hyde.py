@@ -37,7 +37,10 @@ class Hyde:
     model: str = "fast"
 
     def choose_keywords(self, query: str, hypothesis: str) -> tuple[str, ...]:
-        """Return the most frequent words of the hypothesis that are not in the query, in lower case, most frequent first."""
+        """Return the most frequent words of the hypothesis that are not in the query, in lower case, most frequent first.
+
+        They are at most `keywords`, without stop words and words of fewer than 3 letters.
+        """
         query_terms = {term.lower() for term in _WORD.findall(query)}
         counts = Counter(
             term.lower()
@@ -62,7 +65,10 @@ class ExpandedSearch(RerunnableTool):
         self._tool.check(arguments)
 
     async def run(self, arguments: models.JsonObject, call: ToolInvocation) -> Outcome:
-        """Return the outcome of the search for the expanded query, with a record of the expansion."""
+        """Return the outcome of the search for the expanded query, with a record of the expansion.
+
+        If the query is blank or the model fails, the search runs with the arguments as they are, without a record.
+        """
         query = {"query": "", **arguments}["query"]
         reply = await self._imagine_answer(str(query)) if str(query).strip() else None
         if reply is None:

@@ -30,6 +30,7 @@ def own_turn_hooks(quality: Quality, task: str) -> Sequence[RoundHook]:
     """Return the round hooks that tell the model to call the two tools, each at most once a turn."""
 
     def prepare(state: ReactStateV2) -> RoundHookResult:
+        """Return a reminder to call `crew.prepare` before the first decision, if the task is to be planned."""
         plan_first = quality.plan_first
         is_first = state.iteration == 0 and state.answer is None and not state.notices.get(PREPARE)
         if plan_first is None or not is_first or not plan_first.applies_to(task):

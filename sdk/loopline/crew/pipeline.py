@@ -151,6 +151,7 @@ class QualityPipeline:
     def _insert_hook(
         self, entries: Sequence[_HookEntry[Hook]], hook: Hook, priority: int
     ) -> tuple[_HookEntry[Hook], ...]:
+        """Return the entries with the hook, sorted by priority; raise a LooplineError if the pipeline is drained."""
         if self._draining:
             raise LooplineError("the pipeline is being drained: it accepts no more hooks")
         self.generation += 1
@@ -183,7 +184,10 @@ class QualityPipeline:
             return await self._call_after(after, result, dispatch)
 
     async def prepare(self, call: AgentCall, dispatch: Callable[[int], RunAgent]) -> AgentCall:
-        """Return the call as the hooks before the run change it, without a run."""
+        """Return the call as the hooks before the run change it, without a run.
+
+        Hooks find no lessons here, and the answer of a hook that skips the run is dropped.
+        """
         if not self._calls_hooks:
             return call
         with self._count_run():
@@ -230,7 +234,10 @@ class QualityPipeline:
         dispatch: Callable[[int], RunAgent],
         recall: RecallLessons,
     ) -> tuple[AgentCall, str | None]:
-        """Return the call as the hooks change it, and the answer of a hook that skips the run, or None."""
+        """Return the call as the hooks change it, and the answer of a hook that skips the run, or None.
+
+        The changed call of a hook is ignored if its task is blank.
+        """
         for entry in entries:
             match await self._isolate(entry, entry.hook.before, call, dispatch, recall):
                 case NewCall(call=changed):
@@ -250,6 +257,7 @@ class QualityPipeline:
         result: AgentResult,
         dispatch: Callable[[int], RunAgent],
     ) -> AgentResult:
+        """Call the hooks in order, each with the result of the previous hook; a `SkipHooks` ends the calls."""
         for entry in entries:
             review = partial(_review, entry.hook, result)
             match await self._isolate(entry, review, result.call, dispatch, no_lessons):
@@ -298,6 +306,7 @@ class QualityPipeline:
         return outcome
 
     async def _compare(self, first: str, second: str, /) -> float | None:
+        """Return the cosine of two texts; None without an embedder, or if it fails, which is logged."""
         embedder = self.embedder
         if embedder is None:
             return None

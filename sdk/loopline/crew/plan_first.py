@@ -108,6 +108,7 @@ def resolve_placeholders(task: str, outputs: Mapping[str, str]) -> str:
     """
 
     def resolve(match: re.Match[str]) -> str:
+        """Return the output, or the part of it, that a placeholder names; without an output the placeholder."""
         if match[1] not in outputs:
             return match[0]
         output = outputs[match[1]].strip()
@@ -164,6 +165,7 @@ class PlanFirst:
         return NewCall(replace(run.call, context=context))
 
     def _request(self, call: AgentCall) -> str:
+        """Return the prompt for the planner, with the task and the agents that the plan may name."""
         names = ", ".join(self.agents or [call.agent])
         return (
             "Plan this task in steps. Reply with one JSON object: "

@@ -146,7 +146,10 @@ class _QualityVariables:
         return values.get(variable, default)
 
     def switch(self, hook: T | None, make: Callable[[], T], group: str) -> T | None:
-        """Return the hook with its overridden fields; None if it is switched off."""
+        """Return the hook with its overridden fields; None if it is switched off.
+
+        `<group>_ENABLED` switches it on or off; a hook that is switched on and was None is made with its defaults.
+        """
         if not self.read(f"{group}_ENABLED", parse_switch, hook is not None):
             return None
         return self.override(make() if hook is None else hook, group)

@@ -255,6 +255,10 @@ class LessonWriter:
             await self._follow(summary.conversation)
 
     async def _follow(self, conversation: tl.ConversationKey) -> None:
+        """Read the new requests for lessons of a conversation, and begin to write those that are due, each as a task.
+
+        Requests older than `stale_days` days, and those that are being written, are left out.
+        """
         head = self._heads.pop(conversation, 0)
         blocks = await self.log.read(conversation, after=head, types=_TYPES)
         # The newest turn is read again next time, because blocks may still be added to it.
@@ -280,6 +284,10 @@ class LessonWriter:
     async def _write(
         self, conversation: tl.ConversationKey, turn: int, due: tl.ReflectionDue
     ) -> None:
+        """Request a lesson and record it, when one of the `workers` is free.
+
+        A LooplineError is logged, and the request stays due.
+        """
         async with self._slots:
             try:
                 await self.record(conversation, turn, await self._request(conversation, due))
@@ -312,7 +320,10 @@ class LessonWriter:
 
 
 def due_lessons(blocks: Sequence[tl.Block], bundle: str) -> list[tuple[tl.Block, tl.ReflectionDue]]:
-    """Return the requests without a lesson in a conversation's turns of that bundle, each with its block."""
+    """Return the requests without a lesson in a conversation's turns of that bundle, each with its block.
+
+    Requests before the last import are left out.
+    """
     due: dict[str, tuple[tl.Block, tl.ReflectionDue]] = {}
     written: set[str] = set()
     bundles: dict[int, str] = {}

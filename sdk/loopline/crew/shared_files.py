@@ -63,7 +63,10 @@ class SharedFiles:
         return cls(call=call, start=files_of(call.timeline))
 
     async def take(self, agent: str, number: int) -> None:
-        """Read the files of the child run with that number, which has ended, from its conversation."""
+        """Read the files of the child run with that number, which has ended, from its conversation, and store them in `ended`.
+
+        If the conversation cannot be read, its files are left out.
+        """
         context = self.call.context
         name = tl.child_name(context.conversation, context.call_id, number)
         timeline = await child_timeline(name, self.call)
@@ -151,6 +154,7 @@ def files_of(timeline: tl.Timeline) -> dict[str, tl.FileAdded]:
 
 
 def _change(path: str, file: tl.FileAdded, replaces: str | None = None) -> FileChange:
+    """Return the change that writes this version to `files/<path>` in place of the version `replaces`."""
     return FileChange(
         path=WorkspacePath("files", path),
         data=tl.workspace.file_bytes(file),

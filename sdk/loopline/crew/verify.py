@@ -75,7 +75,7 @@ class Verify:
         return self._apply_verdict(result, answers, verdict)
 
     async def _write_questions(self, run: HookedRun, draft: str) -> list[str]:
-        """Request questions about the facts in the draft."""
+        """Request at most `questions` questions about the facts in the draft; raise a LooplineError if the run failed."""
         task = (
             f"{VERIFY_MARKER} [NUM_QUESTIONS={self.questions}]\nWrite {self.questions} questions about facts that this "
             "answer rests on. Each must be clear to someone who has not read the answer. "
@@ -85,7 +85,7 @@ class Verify:
         return _list_items(tag(reply, "questions"))[: self.questions]
 
     async def _compare(self, run: HookedRun, draft: str, answers: Mapping[str, str]) -> str:
-        """Request the verifier's comparison of the draft with the answers to the questions."""
+        """Return the verifier's comparison of the draft with the answers; raise a LooplineError if its run failed."""
         pairs = "\n".join(f"Q: {question}\nA: {answer}" for question, answer in answers.items())
         task = (
             f"{VERIFY_MARKER} [COMPARE]\nThe questions were answered by someone who has not read the answer. If nothing in "
@@ -99,7 +99,10 @@ class Verify:
     def _apply_verdict(
         self, result: AgentResult, answers: Mapping[str, str], verdict: str
     ) -> AgentResult:
-        """Return the result with the verdict as notes; a discrepancy counts only if it shares words with draft or answers."""
+        """Return the result with the verdict as notes; a discrepancy counts only if it shares words with draft or answers.
+
+        A verdict that cannot be read is the note `unverified`. With `rewrite` a corrected answer replaces the text.
+        """
         draft = result.answer
         status = tag(verdict, "status").strip().lower()
         if status.startswith("clean") and "discrepan" not in status:
@@ -265,6 +268,7 @@ class Refine:
 def _replace_text(
     result: AgentResult, text: str, passes: int, *, rolled_back: bool = False
 ) -> AgentResult:
+    """Return the result with the text and a note of the passes; a rolled back pass is also noted as low quality."""
     notes: dict[str, Json] = {"refine_passes": passes}
     if rolled_back:
         notes |= {"refine_rolled_back": True, "refine_low_quality": True}

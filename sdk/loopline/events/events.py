@@ -116,7 +116,11 @@ class AnswerText:
         self._passed: list[str] = []
 
     def feed(self, event: Event) -> str:
-        """Take the next event of the turn, and return the text that it makes certain; often empty."""
+        """Take the next event of the turn, and return the text that it makes certain; often empty.
+
+        For the stored answer, that is the rest that was not passed on. With `notes` "show", a reset returns an empty
+        line if text was passed on.
+        """
         match event:
             case Block(body=RoundStart(purpose=purpose, tools_sha256=tools)):
                 self._is_certain = not self._holds or purpose == "answer" or tools == NO_TOOLS
@@ -137,7 +141,11 @@ class AnswerText:
         return ""
 
     def _complete(self, recorded: str) -> str:
-        """Return the rest of the answer; `recorded` is its text without resolved citations."""
+        """Return the part of the answer that was not passed on, and start again for the next answer.
+
+        It is all of `recorded`, the text without resolved citations, if no text was streamed; "" if all was passed
+        on; and all of the held text after an empty line if that does not continue the passed text.
+        """
         text, passed = "".join(self._held), "".join(self._passed)
         self._held = []
         self._passed = []
@@ -170,7 +178,11 @@ class PartialOutput(Generic[T_co]):
         self._length = self._parsed = 0
 
     def feed(self, event: Event) -> bool:
-        """Take the next event of the turn, and return whether `value` or `output` changed."""
+        """Take the next event of the turn, and return whether `value` or `output` changed.
+
+        The text is parsed again only when it has grown by 1/32. A reset clears `value` and returns True. `output` is
+        set by the stored answer; it stays None if the answer does not fit the type.
+        """
         match event:
             case Delta(type="delta", channel="answer", text=text):
                 self._text.append(text)
@@ -188,6 +200,7 @@ class PartialOutput(Generic[T_co]):
                 return False
 
     def _complete(self, answer: Completion) -> bool:
+        """Parse the stored answer into `output` and `value`; return False for an answer without a type."""
         if not answer.schema_sha256:
             return False
         if not self._text:  # no delta of it was received
@@ -198,6 +211,7 @@ class PartialOutput(Generic[T_co]):
         return self._parse() or self.output is not None
 
     def _parse(self) -> bool:
+        """Parse the text so far into `value`, and return whether it changed; invalid JSON keeps the old value."""
         from pydantic_core import from_json
 
         text = "".join(self._text)

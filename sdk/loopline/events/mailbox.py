@@ -110,7 +110,10 @@ class Mailbox:
         return len(self._events) + (self._missed is not None)
 
     def put(self, event: Event) -> None:
-        """Add an event after the waiting ones, without waiting; drop events if the mailbox is full."""
+        """Add an event after the waiting ones, without waiting; drop events if the mailbox is full.
+
+        A text delta is joined to the last waiting event if that is of the same channel and attempt.
+        """
         kind: _Kind | None = None
         if isinstance(event, Delta) and event.type != "missed":
             kind = event.type, event.channel, event.attempt, f"{event.call_id} {event.name}"
@@ -137,7 +140,11 @@ class Mailbox:
         return self
 
     async def __anext__(self) -> Event:
-        """Wait for the next event and return it."""
+        """Wait for the next event and return it; the `missed` of dropped blocks comes first.
+
+        Raises:
+            StopAsyncIteration: the mailbox is closed, and all events were taken.
+        """
         while not self._events and self._missed is None:
             if self._closed:
                 raise StopAsyncIteration
@@ -174,6 +181,7 @@ class Mailbox:
         return oldest[0] if len(oldest) > 1 else None
 
     def _drop(self, item: _PendingEvent) -> None:
+        """Remove an event; the seqs of a block or of a `missed` are added to the mailbox's own `missed`."""
         self._events.remove(item)
         self._size -= item.size
         match item.event:
@@ -190,7 +198,7 @@ class Mailbox:
 
 
 def event_size(event: Event) -> int:
-    """Estimate the size of an event in bytes."""
+    """Estimate the size of an event in bytes: the characters of its texts, and 32 for each value and key in it."""
     size = 0
     rest: list[object] = [event.body] if isinstance(event, Block) else [event.data, event.text]
     while rest:  # level by level, because recursion would fail for deeply nested data

@@ -108,7 +108,7 @@ class TurnProjection:
         return turns.QuestionOpened(request=request, pause=self.pause((question.call_id,)))
 
     def request(self, pending: timeline.ToolPending) -> turns.InputRequested:
-        """Create the event for a call that waits."""
+        """Create the event for a call that waits; a call for the client has the arguments with which it must run."""
         call = self.call(pending.call_id)
         if pending.client and pending.call_id in self.turn.open_calls:
             waiting = self.turn.waiting_call(pending.call_id)
@@ -149,7 +149,11 @@ class TurnProjection:
         return call
 
     def finish_call(self, result: timeline.ToolResult) -> turns.CallFinished:
-        """Create the event for the result of a call; the turn has already taken the result."""
+        """Create the event for the result of a call; the turn has already taken the result.
+
+        It has the ids of the calls that are still open. Without `ran_with` in the result, it has the arguments of the
+        call.
+        """
         call = self.call(result.call_id, result.tool)
         children = self.turn.children.values()
         return turns.CallFinished(
@@ -161,7 +165,7 @@ class TurnProjection:
         )
 
     def start_step(self, call_id: str) -> Iterator[turns.CallStarted]:
-        """Yield a step that runs agents as a call when the first of them asks, so that clients show what waits."""
+        """Yield a step that runs agents as a call when its first agent asks the user, and store it; only once."""
         steps = [step.call_id for step in self.turn.open_steps.values()]
         if call_id in steps and call_id not in self.calls:
             called = self.turn.waiting_call(call_id)
@@ -174,7 +178,7 @@ class TurnProjection:
             yield call
 
     def finish_step(self, ended: timeline.StepEnded) -> Iterator[turns.CallFinished]:
-        """Yield the end of a step that was shown as a call."""
+        """Yield the end of a step as the result of a call; none if the step was not shown as a call."""
         step = self.turn.steps.get(ended.name)
         if step is not None and step.call_id in self.calls:
             status = "error" if ended.status == "failed" else ended.status
@@ -191,7 +195,10 @@ class TurnProjection:
     def child_event(
         self, child: timeline.RunChild, meta: turns.EventMeta
     ) -> turns.ChildStarted | turns.ChildFinished:
-        """Create the event for a child run: its end if the body has an exit reason, else its start."""
+        """Create the event for a child run: its end if the body has an exit reason, and its start if not.
+
+        The elapsed time is that between both blocks, and 0 if the start was not received.
+        """
         call = self.call(child.call_id)
         name = child.conversation
         if not child.reason:
@@ -222,7 +229,11 @@ class TurnEventFold:
         self._is_open = False
 
     def take(self, event: Event) -> list[StampedEvent]:
-        """Return the turn events of the next event, each with its block; a block that was already taken has none."""
+        """Return the turn events of the next event, each with its position; a block that was already taken has none.
+
+        The event of a decision is returned with the next block of the conversation that is not its thinking or notes.
+        Progress before the first block has none.
+        """
         match event:
             case Delta(type="progress") if self._newest is _START:
                 return []  # the turn is queued, and no dialect has a record before its first block
@@ -246,7 +257,10 @@ class TurnEventFold:
         return self._turns.setdefault(turn, TurnProjection(timeline.Turn(turn)))
 
     def _complete_decision(self, block: timeline.Block) -> Iterator[StampedEvent]:
-        """Add thinking and notes to the pending decision, and yield its event at the first other block."""
+        """Add thinking and notes to the pending decision, and yield its event at the first other block.
+
+        If that block is an answer, the event has its flag.
+        """
         if self._pending is None:
             return
         meta, event = self._pending
@@ -262,6 +276,7 @@ class TurnEventFold:
             yield meta, structs.replace(event, flag=flag, thought=thought)
 
     def _take_block(self, block: timeline.Block) -> list[StampedEvent]:
+        """Add a block to its turn, and return its events; the start and the answer forget the streamed channels."""
         meta = self._newest = turns.EventMeta(seq=block.seq, turn=block.turn, ts=block.ts)
         projection = self._projection(block.turn)
         projection.turn.take(block)
@@ -277,7 +292,7 @@ class TurnEventFold:
     def _events(
         self, block: timeline.Block, projection: TurnProjection, meta: turns.EventMeta
     ) -> Iterator[turns.TurnEvent]:
-        """Yield the events of a block; its turn has already taken it."""
+        """Yield the events of a block that its turn has already taken; a decision is stored as pending instead."""
         body = block.body
         if _CALLS.has(body):
             yield from self._update_call(body, projection, meta)
@@ -312,7 +327,10 @@ class TurnEventFold:
                     yield self._finish(body, projection)
 
     def _take_input(self, block: timeline.Block, body: InputBody) -> Iterator[turns.TurnEvent]:
-        """Store inputs and sources for later events, and yield the event of an input or of a program's call."""
+        """Store inputs and sources for later events, and yield the event of an input or of a program's call.
+
+        The prompt and a source yield none; a recalled input is removed.
+        """
         match body:
             case timeline.ProxiedCall() | timeline.ProxiedResult():
                 yield _program_call_event(body)
@@ -333,6 +351,7 @@ class TurnEventFold:
     def _start_round(
         self, start: timeline.RoundStart, projection: TurnProjection
     ) -> Iterator[turns.TurnEvent]:
+        """Yield the inputs that the round takes, except its turn's prompt, then its start; store its limit."""
         inputs = [(seq, *self._inputs.pop(seq)) for seq in start.takes if seq in self._inputs]
         for seq, block, body in inputs:
             if not isinstance(body, timeline.UserPrompt) or block.turn != projection.turn.number:
@@ -346,6 +365,10 @@ class TurnEventFold:
     def _update_call(
         self, body: CallBody, projection: TurnProjection, meta: turns.EventMeta
     ) -> Iterator[turns.TurnEvent]:
+        """Yield the events of a call, then a pause if all open calls and steps wait for the user.
+
+        An interrupted or stopped result or step does not yield a pause.
+        """
         match body:
             case timeline.ToolCalled():
                 yield projection.start_call(body)
@@ -379,6 +402,7 @@ class TurnEventFold:
             yield projection.pause()
 
     def _finish(self, end: timeline.Exit, projection: TurnProjection) -> turns.TurnFinished:
+        """Create the end of a turn, with all inputs that no round took; forget this and all earlier turns."""
         turn = projection.turn
         completion = turn.completion
         self._is_open = False
@@ -400,6 +424,7 @@ class TurnEventFold:
         )
 
     def _delta_events(self, delta: Delta) -> Iterator[turns.TurnEvent]:
+        """Yield the event of a delta; none for `pending`, `missed` and resets of channels without streamed text."""
         match delta.type:
             case "delta":
                 self._streamed_channels.add(delta.channel)
@@ -427,6 +452,7 @@ def question_digest(question: timeline.ToolQuestion) -> str:
 
 
 def _question_event(question: timeline.ToolQuestion) -> timeline.CustomEvent:
+    """Create the custom event for a question of a call that keeps running, with the form of the answer."""
     data: JsonObject = {
         "callId": question.call_id,
         "question": question.question,

@@ -73,10 +73,10 @@ async def frames(
 ) -> AsyncGenerator[bytes, None]:
     """Yield the bytes of the dialect's records for the events.
 
-    The stream ends with the events, or after an event if `until()` returns True. The first piece tells the client to
-    reconnect after `retry_ms`; None omits it. Records up to the position `after` are not sent, but the dialect still takes
-    their blocks. A comment is sent after each `keep_alive_seconds` without a record; with None none is sent. Closing this
-    generator also closes `events`.
+    The stream ends with the events and the records of `dialect.close()`, or after an event if `until()` returns True,
+    without those records. The first piece tells the client to reconnect after `retry_ms`; None omits it. Records up
+    to the position `after` are not sent, but the dialect still takes their blocks. A comment is sent after each
+    `keep_alive_seconds` without a record; with None none is sent. Closing this generator also closes `events`.
     """
     pieces = _pieces(events, dialect, after, until)
     try:
@@ -101,6 +101,10 @@ async def _pieces(
     after: tuple[int, int],
     until: Callable[[], bool] | None,
 ) -> AsyncGenerator[bytes, None]:
+    """Yield the encoded records that have no id or follow the position `after`, then those of `dialect.close()`.
+
+    If `until()` returns True after an event, the pieces end there, without `dialect.close()`.
+    """
     async for event in events:
         for record in dialect.take(event):
             if not record.id or position(record.id) > after:
@@ -136,6 +140,7 @@ async def _with_comments(
 async def _is_done_within(
     waiting: asyncio.Future[bytes | None], clock: Clock, seconds: float
 ) -> bool:
+    """Wait at most `seconds` for the future, without cancelling it, and return whether it is done."""
     timeout: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
     alarm = clock.alarm(seconds, lambda: timeout.set_result(None))
     try:

@@ -135,6 +135,11 @@ def inspect(data: bytes) -> dict[str, str]:
 
 
 def _unpack_all(data: bytes) -> dict[str, bytes]:
+    """Check the archive and its entries, and return the bytes of each entry by name.
+
+    Raises:
+        ArchiveRefused: the archive is damaged, has data before it or a comment, or an entry is not allowed.
+    """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             if not data.startswith(b"PK") or archive.comment:
@@ -146,6 +151,11 @@ def _unpack_all(data: bytes) -> dict[str, bytes]:
 
 
 def _check_entries(entries: list[zipfile.ZipInfo], size: int) -> None:
+    """Check the number of entries, their unpacked size, their compression and their names, then each entry.
+
+    Raises:
+        ArchiveRefused: a limit is exceeded, two names differ at most in case, or an entry is refused.
+    """
     if len(entries) > ENTRIES:
         raise ArchiveRefused(f"has {len(entries):,} entries: an archive may have {ENTRIES:,}")
     unpacked = sum(entry.file_size for entry in entries)
@@ -163,6 +173,11 @@ def _check_entries(entries: list[zipfile.ZipInfo], size: int) -> None:
 
 
 def _check_entry(entry: zipfile.ZipInfo) -> None:
+    """Check the header of an entry.
+
+    Raises:
+        ArchiveRefused: the entry is encrypted, leads to another folder, is compressed too much or is active content.
+    """
     name = entry.filename.replace("\\", "/")
     if entry.flag_bits & 0x1:
         raise ArchiveRefused("is encrypted: save it without a password")
@@ -258,6 +273,11 @@ class _PartCheck:
         raise ArchiveRefused("declares entities, which Office programs never do")
 
     def _begin(self, tag: str, attributes: dict[str, str]) -> None:
+        """Check the start of an element and its attributes; begin to collect a field instruction or a formula.
+
+        Raises:
+            ArchiveRefused: the element has macros, starts a program, or loads external content.
+        """
         name = tag.rpartition(":")[2].lower()
         values = defaultdict[str, str](str)
         values |= {key.rpartition(":")[2].lower(): value for key, value in attributes.items()}
@@ -297,6 +317,7 @@ class _PartCheck:
                 self._fields.pop()
 
     def _end(self, tag: str) -> None:
+        """Check the formula that ends here; raise ArchiveRefused if it starts a program or loads something."""
         del tag
         if self._name in _FORMULAS:
             formula = _ESCAPED.sub(lambda code: chr(int(code[1], 16)), "".join(self._formula))
@@ -345,6 +366,7 @@ def _read_text(part: bytes) -> str:
         depth += tag.rpartition(":")[2] in _TEXTS
 
     def end(tag: str) -> None:
+        """Append a line break after a paragraph, a row or a string, and a tab after a cell or a tab element."""
         nonlocal depth
         name = tag.rpartition(":")[2]
         depth -= name in _TEXTS

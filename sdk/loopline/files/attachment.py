@@ -55,6 +55,9 @@ class AttachmentCaps:
     def with_environment(cls, environment: Mapping[str, str]) -> AttachmentCaps:
         """Return the default limits, replaced by those that environment variables set.
 
+        The variables are `MODALITY_MAX_IMAGE_BYTES`, `MODALITY_MAX_DOC_BYTES` (PDFs), `MESSAGE_MAX_BYTES`, and
+        `LOOPLINE_DECODE_IMAGES` with 0 or 1.
+
         Raises:
             AttachmentError: the value of a variable is invalid.
         """
@@ -110,6 +113,7 @@ def check_text(text: str, caps: AttachmentCaps) -> int:
 
     Raises:
         AttachmentError: the text is too large.
+        BundleError: the text is not a str.
     """
     check_type(text, str, "a message", "a str")
     size = _utf8_size(text)
@@ -206,7 +210,8 @@ def _identify(attachment: Attachment, caps: AttachmentCaps) -> UserAttachment:
     """Detect the type of a file from its bytes, and return the file as it is recorded.
 
     Raises:
-        AttachmentError: the file is unnamed, empty, damaged, or too large for its type.
+        AttachmentError: the file is unnamed, empty or damaged, has active or hidden content, or is too large for its
+            type; or its type is unknown, and only known types are allowed.
     """
     data = attachment.data
     name = one_line(attachment.name.rstrip("/").rpartition("/")[2])
@@ -254,7 +259,7 @@ def _check_hidden_content(name: str, data: bytes, image: formats.Image | None) -
     """Check that programs do not open the file as a type that is not detected here.
 
     Raises:
-        AttachmentError: an archive is behind an image or a PDF, a PDF is behind other data, or a text is RTF that loads
+        AttachmentError: an archive follows an image or a PDF, a PDF follows other data, or a text is RTF that loads
             or starts something.
     """
     if formats.has_archive_at_end(data) and (image or data.startswith(formats.PDF_SIGNATURE)):

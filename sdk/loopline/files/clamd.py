@@ -40,6 +40,7 @@ class ClamdScanner:
             raise AttachmentError(f"{name} cannot be attached: the virus scanner refuses it")
 
     async def _send(self, data: bytes) -> bytes:
+        """Send the bytes over a new connection in pieces of `PIECE_BYTES`, and return the reply; always close it."""
         reader, writer = await self._connect()
         try:
             writer.write(b"zINSTREAM\0")

@@ -61,7 +61,8 @@ class Folder:
         """Return the bytes of a file; None if it does not exist.
 
         Raises:
-            ToolError: the file is a link, a folder, a device or larger than `limit` bytes, or has several hard links.
+            ToolError: the path is not allowed or cannot be opened; or the file is a link, a folder or a device, is
+                larger than `limit` bytes, or has several hard links.
         """
         names = check_names(path, path).split("/")
         try:
@@ -77,10 +78,10 @@ class Folder:
             os.close(descriptor)
 
     def is_executable(self, path: str) -> bool:
-        """Return whether the owner of a file may execute it.
+        """Return whether the owner of a file may execute it; False for a link, a folder or a device.
 
         Raises:
-            ToolError: the file does not exist, or a name before it is a link or not a folder.
+            ToolError: the path is not allowed, the file does not exist, or a name before it is a link or not a folder.
         """
         names = check_names(path, path).split("/")
         try:
@@ -114,10 +115,11 @@ class Folder:
             raise _tool_error(path, error) from error
 
     def paths(self) -> list[str]:
-        """Return the paths of all plain files, sorted; links and devices are left out."""
+        """Return the sorted paths of all files, also in inner folders; symbolic links are left out, not devices."""
         return sorted(self._walk(self._descriptor, ""))
 
     def _walk(self, folder: int, prefix: str) -> Iterator[str]:
+        """Yield the path of each file below an open folder, after `prefix`, unsorted; symbolic links are skipped."""
         with os.scandir(folder) as entries:
             kinds = [
                 (entry.name, entry.is_dir(follow_symlinks=False), entry.is_symlink())
@@ -137,7 +139,7 @@ class Folder:
 
     @contextmanager
     def _parent(self, names: list[str], *, make: bool) -> Generator[int]:
-        """Open the folder with these names, one below the other; with `make`, missing folders are made."""
+        """Yield a descriptor of the folder that these names lead to; with `make`, missing folders are created."""
         opened = os.dup(self._descriptor)
         try:
             for name in names:
@@ -158,6 +160,11 @@ class Folder:
 
 
 def _read(path: str, descriptor: int, limit: int, *, hard_links: bool) -> bytes:
+    """Return the bytes of an open file; the descriptor stays open.
+
+    Raises:
+        ToolError: it is not a plain file, is larger than `limit` bytes, or has other hard links without `hard_links`.
+    """
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         raise ToolError(f"{path} is not a plain file")
@@ -217,7 +224,11 @@ def _syscall() -> Callable[..., int]:
 
 @cache
 def has_openat2() -> bool:
-    """Return whether the kernel has `openat2(2)` and lets this process use it."""
+    """Return whether the kernel has `openat2(2)` and lets this process use it; cached for the process.
+
+    Raises:
+        OSError: the call fails for another reason.
+    """
     folder = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.close(_openat2(folder, ".", _FOLDER_FLAGS))

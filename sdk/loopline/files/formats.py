@@ -96,6 +96,7 @@ def parse_image(data: bytes) -> Image | None:
 
 
 def _webp_size(data: bytes) -> tuple[int, int]:
+    """Return the width and height in pixels from the first chunk of a WebP image; 0, 0 if they cannot be read."""
     match data[12:16]:
         case b"VP8X" if len(data) >= 30:
             return _little(data, 24, 3) + 1, _little(data, 27, 3) + 1
@@ -109,6 +110,7 @@ def _webp_size(data: bytes) -> tuple[int, int]:
 
 
 def _jpeg_size(data: bytes) -> tuple[int, int]:
+    """Return the width and height in pixels from the first frame header of a JPEG image; 0, 0 without one."""
     offset = 2
     while offset + 9 <= len(data) and data[offset] == 0xFF:
         marker = data[offset + 1]
@@ -226,8 +228,8 @@ def _run_worker(
     """Run a worker script with the file as its input, and return the object that it prints.
 
     Raises:
-        AttachmentError: the worker reports a problem, or it exceeds its limits or crashes; then the message is the name
-            of the file with `too_much`.
+        AttachmentError: the worker reports a problem; or it exceeds its limits, runs for `WAIT_SECONDS` or crashes,
+            then the message is the name of the file with `too_much`.
     """
     # -P: a package in the user's current folder must not be imported in place of an installed one.
     # By path and not as a module: the import of `loopline.files` would take longer than the work.

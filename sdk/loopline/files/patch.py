@@ -69,10 +69,10 @@ def _parse_name(old: str, new: str, strip: int) -> str:
 
 
 def explain(diff: bytes, strip: int, files: Mapping[str, bytes | None], message: str) -> str:
-    """Return an error message for a patch that does not apply, with the lines that differ.
+    """Return an error message for a patch that does not apply, with at most `MAX_EXPLAINED` of the differences.
 
-    `files` are the bytes of the files by path, None for a file that does not exist. `message` is the error of Git; it is
-    used if no difference is found.
+    `files` are the bytes of the files by path, None for a file that does not exist. `message` is the error of Git;
+    it is used if no difference is found.
     """
     reasons = [reason for file in parse_patch(diff, strip) for reason in _mismatches(file, files)]
     if not reasons:
@@ -83,6 +83,10 @@ def explain(diff: bytes, strip: int, files: Mapping[str, bytes | None], message:
 
 
 def _mismatches(file: FilePatch, files: Mapping[str, bytes | None]) -> Iterator[str]:
+    """Yield a text for each hunk that does not occur in its file, or for a file that is missing or exists already.
+
+    A file with a name that is not a path of the workspace is skipped.
+    """
     try:
         path = str(parse_path(file.name))
     except ToolError:
@@ -106,6 +110,7 @@ def _mismatches(file: FilePatch, files: Mapping[str, bytes | None]) -> Iterator[
 
 
 def _occurs(expected: list[str], lines: list[str]) -> bool:
+    """Return whether the expected lines occur in the file one after the other; True without expected lines."""
     if not expected:
         return True
     size = len(expected)
@@ -118,6 +123,11 @@ def _occurs(expected: list[str], lines: list[str]) -> bool:
 def _describe_mismatch(
     path: str, number: int, count: int, hunk: Hunk, lines: Sequence[str]
 ) -> Iterator[str]:
+    """Yield the lines of an error for a hunk that does not fit.
+
+    They are its position in the patch, its first line that differs, and up to 12 lines of the file from the nearest
+    place on. If no line of the hunk is similar to the file, the error says that instead.
+    """
     yield f"Hunk {number} of {count} for {path} does not fit (line {hunk.patch_line} of the patch: {_shorten(hunk.header)})"
     start = _nearest(hunk, lines)
     if start is None:
@@ -223,12 +233,15 @@ def apply_patch(
 ) -> list[PatchedFile]:
     """Apply a unified diff to copies of the files, and return the files that it changes; blocks while Git runs.
 
-    `read` and `is_executable` describe the files before. `limit` is the largest size of a file in bytes. `path` is the file
-    of a diff without a header, which begins with its first hunk. The line numbers in hunk headers may be wrong, because
-    Git searches for the lines of a hunk. A file whose lines all end in CRLF keeps them if the diff has only LF.
+    `read` and `is_executable` describe the files before. `limit` is the largest size of a file in bytes. `path` is
+    the file of a diff without a header, which begins with its first hunk. The line numbers in hunk headers may be
+    wrong, because Git searches for the lines of a hunk. A file whose lines all end in CRLF keeps them if the diff has
+    only LF.
 
     Raises:
-        ToolError: the patch is not a unified diff or does not apply; the message names the hunk and the lines that differ.
+        ToolError: the patch is not a unified diff, has more than `PATCH_BYTES` bytes, names a path outside of the
+            workspace, makes a file too large, or does not apply; then the message names the hunk and the lines that
+            differ. Or Git is not installed or takes more than `WAIT_SECONDS`.
     """
     diff = _complete_diff(patch, path)
     strip = _strip_level(diff, read)
@@ -387,6 +400,7 @@ def _try_apply(diff: bytes, strip: int, root: Path) -> str:
 
 
 def _describe_unreadable(diff: bytes, stderr: bytes) -> str:
+    """Return the error for a diff that Git cannot read: Git's message, the line that it names, and a hint."""
     message = _message(stderr).partition(" (allow with")[0]
     match = _LINE.search(message)
     lines = diff.splitlines()
@@ -429,6 +443,7 @@ def _git(diff: bytes, strip: int, root: Path, *options: str) -> subprocess.Compl
 
 
 def _environment(root: Path) -> Iterator[tuple[str, str]]:
+    """Yield the environment of Git: up to three variables of this process, and those that disable configuration."""
     for name in ("PATH", "TMPDIR", "LD_LIBRARY_PATH"):
         if name in os.environ:
             yield name, os.environ[name]

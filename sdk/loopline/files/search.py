@@ -137,7 +137,10 @@ class _ContentSearch:
             self._whole = compile_pattern(pattern, ignore_case=query.ignore_case)
 
     def hits(self, file: FileHits, data: bytes, limit: int) -> FileHits | None:
-        """Return the file with its first `limit` hits; None if it is not a text."""
+        """Return the file with its first `limit` hits and the lines around them, shortened to `LINE_CHARACTERS`.
+
+        Return None if the file is not a text in UTF-8.
+        """
         if b"\0" in data or decoded_text(data) is None:
             return None
         if self._whole is not None and self._whole.search(data) is None:

@@ -102,7 +102,10 @@ class Workspace:
         return tuple(self._changes.values())
 
     def paths(self, below: str = "") -> list[str]:
-        """Return the paths of all files, or of those in a folder such as `files/src`, in sorted order."""
+        """Return the paths of all files, or of those in a folder such as `files/src`, in sorted order.
+
+        Attachments and pulled files are included, files that the call has removed are not.
+        """
         removed = {path for path, change in self._changes.items() if change.data is None}
         paths = {*self._recorded, *self._changes, *self._attached, *self._beside} - removed
         folder = below.strip("/")
@@ -111,10 +114,10 @@ class Workspace:
         )
 
     def read(self, path: str) -> bytes:
-        """Return the bytes of a file.
+        """Return the bytes of a file, as the call has changed it so far.
 
         Raises:
-            ToolError: the file does not exist.
+            ToolError: the file does not exist, or the path is not allowed.
         """
         if path in self._beside:
             return _bytes_of(self._beside[path])
@@ -153,7 +156,10 @@ class Workspace:
         return path in self._recorded if change is None else change.data is not None
 
     def ref(self, path: str) -> str:
-        """Return the pinned ref of the recorded version of a file; "" if the file was not recorded before the call."""
+        """Return the pinned ref of the recorded version of a file; "" if the file was not recorded before the call.
+
+        Changes of the call are ignored. Attachments and pulled files have refs too.
+        """
         attached = self._attached.get(path)
         if attached is not None:
             return f"fi:{tl.turn_id(self._number)}.user.{path}"
@@ -193,7 +199,7 @@ class Workspace:
         """Remove a file; its recorded versions can still be read by their refs.
 
         Raises:
-            ToolError: the file does not exist.
+            ToolError: the file does not exist, or is not below `files/` or `outputs/`.
         """
         parsed = parse_path(path)
         if str(parsed) not in self:
@@ -207,6 +213,13 @@ class Workspace:
         visibility: tl.Visibility,
         executable: bool | None = None,
     ) -> None:
+        """Check the size and stage a change with the sha256 of the recorded version; it replaces an earlier change.
+
+        If `executable` is None, the flag of the earlier change is used.
+
+        Raises:
+            ToolError: the file is too large or its path has too many names.
+        """
         check_size(path, data, self.limits)
         recorded = self._recorded.get(str(path))
         staged = self._changes.get(str(path))
@@ -256,7 +269,11 @@ def _bytes_of(block: tl.Block) -> bytes:
 
 
 def file_version(block: tl.Block) -> tl.FileAdded:
-    """Return the body of a block, which must be a version of a file."""
+    """Return the body of a block, which must be a version of a file.
+
+    Raises:
+        TypeError: the block is not a version of a file.
+    """
     if not isinstance(block.body, tl.FileAdded):
         raise TypeError(f"{block.ref} is not a version of a file")
     return block.body
@@ -485,7 +502,10 @@ def describe_data(name: str, data: bytes, stated: str = "") -> DescribedData:
 
 
 def make_version(change: FileChange, data: bytes, version: int, call_id: str = "") -> tl.FileAdded:
-    """Return the body that records `data` as a version of the file."""
+    """Return the body that records `data` as a version of the file, with the detected type and the sha256.
+
+    A file of the project is always "external". The flag `executable` of the change is not used.
+    """
     path = change.path
     described = describe_data(path.path, data, change.mime)
     return tl.FileAdded(

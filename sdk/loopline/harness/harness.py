@@ -55,7 +55,10 @@ def open_lessons(
     log: timeline.TimelineLog,
     stack: AsyncExitStack,
 ) -> LessonWriter | None:
-    """Start the writer of lessons after turns, until the stack closes it; None if the bundle does not write lessons."""
+    """Start the writer of lessons, also for earlier turns without one; None if the bundle does not write lessons.
+
+    The writer is called at the end of each turn, by `turns.on_turn_end`. The stack closes it.
+    """
     own, overridden = services.qualities
     reflexion = own.reflexion or overridden.reflexion
     if reflexion is None:
@@ -108,7 +111,10 @@ USER = "user"
 def skill_places(
     search: bundles.SkillSearch, environment: Mapping[str, str], folder: Path
 ) -> tuple[SkillPlace, ...]:
-    """Return the folders that are searched for skills; of skills with the same name, the first is used."""
+    """Return the folders that are searched for skills; of skills with the same name, the first is used.
+
+    "bundle" means no folder, "project" the folders of the project around `folder`, "all" also those of the user.
+    """
     places: list[SkillPlace] = []
     if search != "bundle":
         places += (SkillPlace(PROJECT, root / SKILLS_FOLDER) for root in _project_folders(folder))
@@ -139,6 +145,7 @@ def skill_finder(
 
     @cache
     def find_skills(module: str) -> Skills:
+        """Load the skills of `module` and the skill folders, once per module; log warnings about searched folders."""
         places = skill_places(search, environment, Path.cwd())
         skills = bundles.load_skills(module, bundle, places=places)
         if places:
@@ -156,7 +163,7 @@ _WITH_CONTENT = {"true", "span_only", "span_and_event"}
 
 
 def choose_telemetry(choice: Telemetry) -> Telemetry:
-    """Return `choice`, or the telemetry that `LOOPLINE_TELEMETRY` names if `choice` is None.
+    """Return `choice`, or the telemetry that `LOOPLINE_TELEMETRY` names if `choice` is None; None for an empty name.
 
     Raises:
         LooplineError: the name is not `otlp`.
@@ -649,6 +656,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
     def _conversation(
         self, conversation: timeline.ConversationKey
     ) -> conversations.Conversation[T_co]:
+        """Return a handle of the conversation for the open harness; this does not read the log."""
         opened = self._open_parts
         return conversations.Conversation(
             opened.log, conversation, turns=opened.turns, reader=self._reader, checks=opened.checks
@@ -669,6 +677,8 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         turn once: if the turn is cut off again, it is skipped, but `resume` can continue it. A paused turn is not resumed.
         With `unbegun_since` it also starts the queued turns of conversations that were active since then and that no bundle
         has started; pass it only if the store has one bundle.
+
+        Returns the outcomes in the order in which the turns ended.
 
         Raises:
             LooplineError: `at_once` is below 1.
@@ -702,7 +712,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         on_outcome: Callable[[conversations.Recovery], None] | None = None,
         unbegun_since: datetime | None = None,
     ) -> conversations.Recoveries:
-        """Return what resumes the turns of this bundle that other processes left; the parameters are those of `carry_on`."""
+        """Return the recoveries, which resume turns of this bundle that other processes left, as for `carry_on`."""
         opened = self._open_parts
         return conversations.Recoveries(
             log=opened.log,
@@ -750,6 +760,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         return read_only_store.open_past_repositories(self._store_file)
 
     async def _reader(self, conversation: timeline.ConversationKey) -> Reader:
+        """Return a reader of the stored conversation, the skills, the knowledge and its user's conversations."""
         opened = self._open_parts
         view = await view_conversation(opened.log, conversation)
         return Reader(
@@ -840,6 +851,7 @@ def run_sync(
         )
 
     async def run() -> timeline.TurnResult[Any]:
+        """Open the harness, run one turn with `text` and the limits, close the harness, and return the result."""
         async with Harness.open(
             bundle, store=store, model=model, properties=properties, deps=deps
         ) as harness:

@@ -76,7 +76,7 @@ def make_scanner(environment: Mapping[str, str]) -> AttachmentScanner | None:
     """Return the scanner that environment variables configure, or None if APP_AV_SCAN is not 1.
 
     Raises:
-        AttachmentError: a variable has an invalid value.
+        AttachmentError: a variable has an invalid value, also if the scan is off.
     """
     setting = _value(environment, SCAN, "0")
     if setting not in ("0", "1"):

@@ -71,6 +71,11 @@ async def announce_revoked_key(store: str | None) -> bool:
 
 
 def _open_relay(place: StorePlace) -> Relay:
+    """Return the relay of the store, not yet connected: over Redis if `place.relay` is set, or over PostgreSQL.
+
+    Raises:
+        StoreError: the driver of PostgreSQL or the package of Redis is not installed, or a URL is invalid.
+    """
     import_postgres()
     if not place.relay:
         from loopline.store.postgres_relay import PostgresRelay

@@ -82,6 +82,9 @@ class McpServers:
     async def tools(self, module: str) -> bundles.McpTools:
         """Return the tools that a descriptor module selects, or the tools of every server without a selection.
 
+        Servers without a stored tool list are started. A server that does not start, and a name without a tool, is a
+        problem in the result and not an error.
+
         Raises:
             BundleError: `.mcp.json` or the descriptor is wrong, or the extra is not installed.
         """
@@ -164,6 +167,11 @@ class McpServers:
     def _all_selections(
         self, entries: Mapping[str, bundles.McpServerEntry]
     ) -> Iterator[bundles.McpSelection]:
+        """Yield a selection of all tools for each server without a problem; its alias is the name of the server.
+
+        Raises:
+            BundleError: the name of a server cannot be an alias.
+        """
         for name in (name for name, entry in entries.items() if not entry.problem):
             if not bundles.is_alias(name):
                 raise BundleError(
@@ -173,6 +181,11 @@ class McpServers:
             yield bundles.McpSelection(server_id=name, alias=name)
 
     def _server(self, selection: bundles.McpSelection) -> _SharedServer:
+        """Return the server that a selection names, which is created at the first call and not started.
+
+        Raises:
+            BundleError: the server is not declared or has a problem, or the package `mcp` is not installed.
+        """
         name = selection.server_id
         entries = self._entries or {}
         if name not in entries:
@@ -228,7 +241,10 @@ class _SharedServer:
     async def select(
         self, selection: bundles.McpSelection
     ) -> tuple[list[McpTool], Mapping[str, str], list[str]]:
-        """Return the selected tools, a text for each pattern without a match, and a text about unusable tools."""
+        """Return the selected tools, a text for each pattern without a match, and a text about unusable tools.
+
+        All are empty if the tool list is not known. The selection is kept until the tool list changes.
+        """
         tool_list = self._tool_list
         if tool_list is None:
             return [], {}, []
@@ -309,6 +325,11 @@ class _SharedServer:
     def _choose(
         self, selection: bundles.McpSelection, tool_list: CachedTools
     ) -> tuple[list[McpTool], Mapping[str, str], list[str]]:
+        """Return the matching tools, a text for each pattern without a match, and one about unusable tools, if any.
+
+        Patterns are case-sensitive. `*` without a match gets no text. The last text names up to 5 tools.
+        """
+
         def selects(name: str) -> bool:
             return any(fnmatchcase(name, pattern) for pattern in selection.tools)
 
@@ -344,6 +365,7 @@ class _SharedServer:
         task.add_done_callback(self._writes.discard)
 
     async def _write(self, tools: CachedTools) -> None:
+        """Store the tool list in a thread, after any earlier write; an OSError is logged as a warning, not raised."""
         from loopline.mcp.tool_cache import write_cached_tools
 
         async with self._writing:

@@ -83,7 +83,7 @@ class ProviderModels:
         """Make the model of a model string, with the key and base URL of the arguments or the environment; "offline" needs neither.
 
         Raises:
-            ModelError: the provider is unknown, or its key is not set.
+            ModelError: the provider is unknown, a key is missing, the URL or API is wrong, or "offline" has options.
         """
         arguments = arguments or ModelArguments()
         model = (
@@ -203,6 +203,7 @@ def model(
 
 
 def _offline(arguments: ModelArguments) -> Model:
+    """Return the offline model; raise a ModelError if any argument is set, because it sends no requests."""
     if arguments != ModelArguments():
         raise ModelError(
             "offline sends no requests: omit base_url, api_key, facts, timeouts and limits"
@@ -277,7 +278,7 @@ class ModelsInUse:
     async def open_run(
         self, choose: Callable[[], ModelRegistry], clock: Clock, conversation: ConversationKey
     ) -> AsyncGenerator[ModelRegistry]:
-        """Choose the models of a run, and keep them open until the context ends.
+        """Choose the models of a run, give a clock to those that use one, and keep them open until the context ends.
 
         Raises:
             ModelError: the function that makes the models fails.
@@ -354,6 +355,8 @@ def resolve_models(
     A string may have several model strings, separated by commas. A prefix such as `fast=` is the role of a model;
     the role is `general` without a prefix.
 
+    If the choice is a function, it is called for each run; otherwise the models are made now.
+
     Raises:
         ModelError: a model string is invalid, or a value is not a model.
     """
@@ -368,7 +371,7 @@ def resolve_models(
 def add_agent_models(
     choose: Callable[[], ModelRegistry], agents: Iterable[str], environment: Mapping[str, str]
 ) -> Callable[[], ModelRegistry]:
-    """Wrap `choose` to add a role for each agent with a model in the environment.
+    """Wrap `choose` to add a role for each agent with a model in the environment; unchanged without such an agent.
 
     A variable such as `CHATCLI_AGENT_CODER_MODEL` has a model string, or a role of the models of `choose`.
 
@@ -386,6 +389,7 @@ def add_agent_models(
     own: Mapping[str, Chain] = cache.registry(strings).roles if strings else {}
 
     def choose_all() -> ModelRegistry:
+        """Return the registry of `choose` with a role for each agent: its own models, or the role that it names."""
         registry = choose()
         by_reference = {
             agent_role(name): registry.chain(text)
@@ -398,7 +402,10 @@ def add_agent_models(
 
 
 def model_names(choice: ModelChoice) -> Sequence[str]:
-    """Return the choice as model strings such as `fast=openai:gpt-5-mini`; empty if a model is not a string."""
+    """Return the choice as model strings such as `fast=openai:gpt-5-mini`; empty if a model is not a string.
+
+    None means the value of `LOOPLINE_MODEL`, or `offline`.
+    """
     chosen = _apply_default(choice)
     if isinstance(chosen, ModelRegistry) or callable(chosen):
         return []
@@ -462,6 +469,11 @@ class _ModelCache:
         )
 
     def _model(self, choice: object) -> Model:
+        """Return the model of a string (made once) or of a pydantic-ai model, or `choice` itself if it is a model.
+
+        Raises:
+            ModelError: `choice` is another value, with the members that it lacks, or if a model string is invalid.
+        """
         match choice:
             case str():
                 if choice not in self._by_name:
@@ -555,6 +567,7 @@ async def open_cassette(
 
 
 def _open_recording(file: Path, model: ModelChoice, clock: Clock) -> OpenCassette:
+    """Open a recording with these models, their base URLs and the clock; the file is created only by `begin`."""
     from loopline.providers.cassettes import CassetteRecorder
     from loopline.providers.http import create_http_client
 
@@ -565,6 +578,11 @@ def _open_recording(file: Path, model: ModelChoice, clock: Clock) -> OpenCassett
 
 
 def _open_replay(file: Path, model: ModelChoice, clock: Clock | None) -> OpenCassette:
+    """Read the cassette, and open a replay without keys; None means its recorded models or its recorded times.
+
+    Raises:
+        CassetteError: the file is missing or not a cassette, or a model does not use the cassette.
+    """
     from loopline.providers.cassettes import CassettePlayer
 
     tape = CassettePlayer(file)
@@ -593,6 +611,7 @@ class _CassetteRegistry(ModelRegistry):
         return chain
 
     def _check(self, models: Sequence[Model]) -> None:
+        """Raise a CassetteError for the first model that the cassette's `provider_models` have not made."""
         for model in models:
             if not self.provider_models.has_made(model):
                 raise CassetteError(

@@ -95,7 +95,10 @@ def past_knowledge_reader(
 async def find_commit(
     ref: str, timeline: tl.Timeline, past: tl.History | None, *, newest: bool = False
 ) -> tl.KnowledgeCommit | None:
-    """Find the commit of a pinned ref in the headers of turns; with `newest` an unpinned ref has the newest commit."""
+    """Find the commit of a pinned ref in the headers of turns; with `newest` an unpinned ref has the newest commit.
+
+    None if no turn used the commit, or if `ref` is not a ref of a knowledge space.
+    """
     parsed = parse(ref)
     if not isinstance(parsed, KnowledgeRef) or (parsed.commit is None and not newest):
         return None
@@ -315,6 +318,11 @@ def _import_database_log() -> type[DatabaseLog[Any]]:
 
 
 def _make_default_folder() -> None:
+    """Create the default folder with mode 0700 and a `.gitignore` of all files; keep both if they exist.
+
+    Raises:
+        StoreError: the folder or the file cannot be written.
+    """
     try:
         _FOLDER.mkdir(mode=0o700, exist_ok=True)
         ignore = _FOLDER / ".gitignore"
@@ -414,6 +422,7 @@ class OpenedStore:
         return await log.audit(heads or {}, only)
 
     async def _reader(self, conversation: tl.ConversationKey) -> reader.Reader:
+        """Return a reader of the conversation, its user's conversations, and the knowledge that its turns used."""
         log = self.log
         view = await reader.view_conversation(log, conversation)
         knowledge = None

@@ -257,6 +257,7 @@ class ProgramTools:
         return self._tools[mode, language]
 
     async def _sandbox(self, mode: str) -> Sandbox:
+        """Open the sandbox of a mode once; the stack closes it. Log its runs if `execution.log_folder` is set."""
         if mode not in self._sandboxes:
             is_default = mode == self._runtime["mode"]
             runtime = self._runtime if is_default else choose_runtime(self._properties, mode)
@@ -277,6 +278,7 @@ def _reject_backends(loaded: bundles.LoadedBundle) -> Callable[[str], Awaitable[
     load_backends = ThreadCache(partial(bundles.load_runtimes, bundle=loaded))
 
     async def find_tools(module: str) -> Sequence[Tool]:
+        """Return no tools; raise a PropertyError if the descriptor module selects runtimes ("" selects none)."""
         if module and (runtimes := await load_backends(module)):
             raise PropertyError(
                 f"TOOL_RUNTIME names {', '.join(runtimes)}: programs run only with the section `execution`; "
@@ -348,6 +350,7 @@ def _limits(properties: bundles.Properties) -> ExecutionLimits:
 
 
 def _effect(properties: bundles.Properties) -> Effect:
+    """Return `execution.effect`, by default "exclusive"; raise a PropertyError if it is not a usable effect."""
     effect = properties.at("execution.effect", "exclusive")
     effects: Sequence[Effect] = get_args(Effect)
     chosen = next((name for name in effects if name == effect and name != "meta"), None)

@@ -94,6 +94,7 @@ class ServedTurn:
                 await cancel_all(self._listening)
 
     async def _listen(self) -> None:
+        """Report progress and the names of called tools to the caller, and store questions, until the turn ends."""
         async for event in self._talk.listen():
             if isinstance(event, Delta):
                 if event.type == "progress":
@@ -108,7 +109,10 @@ class ServedTurn:
                 return
 
     def _ask(self, event: Delta) -> None:
-        """Store a question for the caller; decline it if the caller cannot ask a user, or if it is an approval of its call."""
+        """Store a question for the caller; decline it if the caller cannot ask a user, or if it is an approval.
+
+        A question of a call that does not run here is ignored.
+        """
         if not self._talk.asks(event.call_id):
             return  # the turn pauses until the question is answered
         if not self._caller.can_ask or self._kinds.get(event.call_id) == "approval":
@@ -268,7 +272,7 @@ class ServedBundle:
         return ServedResult(text=result.answer or result.error, ok=result.ok, conversation=name)
 
     async def resources(self) -> Sequence[ServedResource]:
-        """Return the timelines of the last active conversations of the user."""
+        """Return the timelines of the 100 last active conversations of the user."""
         summaries = await self._harness.log.conversations(user=self._user, limit=CONVERSATIONS)
         return [
             ServedResource(
@@ -334,7 +338,7 @@ def _requesting(call: models.ToolCall | None) -> Generator[None]:
 async def _call_result(
     talk: Conversation[object], turn: timeline.TurnResult[object]
 ) -> ServedResult:
-    """Return the result of the only call of a turn, with the files that it made."""
+    """Return the last result of a turn with one call, with all files of the turn; an error text without a call."""
     name = talk.conversation.name
     blocks = await talk.blocks()
     results = [block.body for block in blocks if isinstance(block.body, timeline.ToolResult)]

@@ -178,6 +178,11 @@ def knowledge_config(properties: Properties) -> knowledge.KnowledgeConfig | None
 
 
 def _parse_repository(name: str, value: Json, validate_refs: bool) -> knowledge.KnowledgeConfig:
+    """Parse one entry of `knowledge.repositories`.
+
+    Raises:
+        KnowledgeError: the name has invalid characters, `repo` is missing, or a setting is unknown or not a text.
+    """
     setting = f"knowledge.repositories.{name}"
     if not _NAME.fullmatch(name):
         raise KnowledgeError(
@@ -255,6 +260,10 @@ def _load_static() -> StaticEmbedder:
 def _open_repository(
     config: knowledge.KnowledgeConfig, setting: str, folder: Path | None, mirrors: Path
 ) -> knowledge.Repository:
+    """Open the Git repository of `config`, with fetched copies in `mirrors`; this blocks.
+
+    A KnowledgeError gets the name of `setting` as a prefix, if `setting` is not empty.
+    """
     from loopline.knowledge.git import GitRepository
 
     try:
@@ -341,6 +350,7 @@ def open_memory(
     """
 
     def open_index() -> TurnIndex:
+        """Return an index in a file next to the store file, or in the store's database, otherwise in memory."""
         if store_file is not None:
             from loopline.memory.turn_file import MemoryFile
 

@@ -136,6 +136,10 @@ def _compare(
     since: str,
     repositories: PastRepositories,
 ) -> ChangedSource | None:
+    """Compare the cited text with the newest text of the file; None if it is equal, or had changed before `since`.
+
+    `since` is ignored for a named repository without that commit.
+    """
     if since and (not used.name or repositories.has(used, since)):
         before = _text_at(repositories, used, path, since)
         if not has_lines(before, source.text):

@@ -68,6 +68,11 @@ class ConversationHost(
 
 
 def _own_name(document: JsonObject) -> str:
+    """Return the `conversation_id` of an exported conversation.
+
+    Raises:
+        DocumentError: the document has neither a version nor blocks, or the id is empty or not a text.
+    """
     name = document.get("conversation_id")
     if "version" not in document and "blocks" not in document:
         raise reader.DocumentError(
@@ -83,6 +88,7 @@ def _own_name(document: JsonObject) -> str:
 def _check_confirmed(
     confirm: Sequence[str], actions: Sequence[timeline.ImportedAction], own_name: str
 ) -> None:
+    """Raise a LooplineError if a confirmed name is not an action, or `own_name` is a child run and not confirmed."""
     unknown = timeline.unknown_names(confirm, actions)
     if unknown:
         names = ", ".join(action.name for action in actions) or "none"
@@ -119,7 +125,10 @@ async def forget_conversations(
     *,
     cascade: bool = False,
 ) -> ForgottenConversations:
-    """Forget conversations with their child runs; without `cascade`, keep those that remaining forks show."""
+    """Forget conversations with their child runs; without `cascade`, keep those that remaining forks show.
+
+    Returns the forgotten and the kept conversations.
+    """
     forgotten: list[timeline.ConversationKey] = []
     waiting = [each.conversation for each in summaries]
     has_progress = True
@@ -331,7 +340,7 @@ class Store(read_only_store.OpenedStore, ConversationHost):
     ) -> ForgottenConversations:
         """Remove the conversations without activity since `before` permanently, of one tenant or of all tenants.
 
-        A conversation is kept as long as a fork shows parts of it.
+        A conversation is kept as long as a fork shows parts of it, or a scheduled message waits in it.
         """
         outcome = await forget_inactive(self.log, before, tenant=tenant)
         await self._finish_forgetting()

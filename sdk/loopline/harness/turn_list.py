@@ -47,10 +47,12 @@ async def open_turns(
     tenant: str | None = None,
     limit: int | None = None,
 ) -> Sequence[OpenTurn]:
-    """Return the open and failed turns of a user, project and tenant, the last active first; None means all.
+    """Return the open and failed turns of a user, project and tenant; None means all.
 
     `limit` is the most conversations with unfinished turns that are read, and with scheduled messages.
     To see whether a turn runs, the lease of its conversation is tried, so the store must be open for writing.
+
+    Unfinished conversations come first, then the 100 last active conversations, then scheduled messages.
     """
     turns = list[OpenTurn]()
     unfinished = list[tl.ConversationSummary]()
@@ -122,6 +124,7 @@ async def waiting_approvals(
     """Return the calls of a user, project and tenant that wait for approval, the last active conversation first.
 
     None means all users, projects or tenants. `limit` is the most conversations with unfinished turns that are read.
+    Child runs, and calls that a fork inherits, are left out.
     """
     summaries = [
         summary
@@ -146,6 +149,7 @@ async def waiting_approvals(
 
 
 async def _scheduled_turns(log: tl.TimelineLog, key: tl.ConversationKey) -> list[OpenTurn]:
+    """Return the scheduled messages of a conversation as turns "scheduled"; the reason is the repetition, or ""."""
     summary = await log.find(key)
     return [
         OpenTurn(
@@ -161,6 +165,10 @@ async def _scheduled_turns(log: tl.TimelineLog, key: tl.ConversationKey) -> list
 
 
 async def _open_turns(log: tl.TimelineLog, summary: tl.ConversationSummary) -> list[OpenTurn]:
+    """Return the open turns of a conversation with their states, without turns that a fork inherits.
+
+    If a turn was started and waits for no answer, the lease is tried: if another runner has it, the turn is running.
+    """
     timeline = await tl.open_timeline(log, summary.conversation)
     turns = _own_turns(timeline, summary)
     is_run = False
@@ -182,6 +190,10 @@ def _own_turns(timeline: tl.Timeline, summary: tl.ConversationSummary) -> list[t
 
 
 def _open_turn(summary: tl.ConversationSummary, turn: tl.Turn, *, is_run: bool) -> OpenTurn:
+    """Return one open turn: queued without a header, waiting for answers, running if `is_run`, or cut off or dead.
+
+    Its calls are the tools that wait for an answer, or the tools of all open calls if none waits.
+    """
     state: TurnState = "running"
     if turn.header is None:
         state = "queued"
@@ -204,6 +216,7 @@ def _open_turn(summary: tl.ConversationSummary, turn: tl.Turn, *, is_run: bool) 
 
 
 async def _failed_turn(log: tl.TimelineLog, summary: tl.ConversationSummary) -> list[OpenTurn]:
+    """Return the newest turn as a list of one if it ended with an error here; an empty list otherwise."""
     blocks = await log.read(summary.conversation, types=["react.exit"], last=1)
     return [
         OpenTurn(

@@ -30,8 +30,10 @@ async def open_web(
 ) -> WebPorts:
     """Open the search and the fetch of pages that the section `web` enables; `stack` closes them.
 
+    Both are None if the section enables neither.
+
     Raises:
-        PropertyError: an engine, its address or its key is missing, or the extra is not installed.
+        PropertyError: an engine, its address or its key is missing, a network is invalid, or the extra is missing.
     """
     chosen = str(properties.at("web.search") or "")
     fetches = properties.at("web.fetch") is True

@@ -55,7 +55,7 @@ class WorkerLimits:
             raise LooplineError("a worker runs 1 turn or more, and a limit is 0 or more")
 
     def slots(self, conversation: tl.ConversationKey, bundle: str) -> Iterator[_Slots]:
-        """Yield the slots of which a turn of the conversation needs one each.
+        """Yield the slots of which a turn of the conversation needs one each; none for a limit of 0.
 
         A slot is the lease of a name that no conversation of a user can have, because its user or project is empty.
         """
@@ -203,7 +203,7 @@ class Worker:
         self._changed.set()
 
     async def drain(self, seconds: float) -> None:
-        """Start no further turn, wait at most `seconds` for those that run, and hand the others over to other workers."""
+        """Start no turn, wait at most `seconds` for running turns, and hand the rest over to other workers."""
         self.stop()
         if self._running:
             await asyncio.wait(self._running.values(), timeout=seconds)
@@ -216,6 +216,7 @@ class Worker:
                 await self.wake_ups.send(conversation)
 
     def _start_waiting(self) -> None:
+        """Start waiting conversations, in the order of the queue, until `turns` conversations run at once."""
         while len(self._running) < self._limits.turns:
             conversation = self._waiting.take()
             if conversation is None:
@@ -232,7 +233,11 @@ class Worker:
         self._changed.set()
 
     async def _run(self, conversation: tl.ConversationKey) -> None:
-        """Run the next turn of the conversation, if it has one that this worker may run now."""
+        """Run the next turn of the conversation, if it has one that this worker may run now.
+
+        Errors are logged. Outcomes are passed to `on_outcome`; after a resumed turn the conversation is tried again.
+        If another process runs the conversation, it is tried once more before this is reported.
+        """
         try:
             outcome = await self._run_next(conversation)
         except LooplineError as error:
@@ -258,6 +263,11 @@ class Worker:
                 self._on_outcome(outcome)
 
     async def _run_next(self, conversation: tl.ConversationKey) -> Recovery | None:
+        """Run the next turn of the conversation and return its outcome; None without a turn to take or a free slot.
+
+        Scheduled messages that are due are appended first. Without a free slot, it is tried again after 0.25 s.
+        A turn of a bundle that this worker does not run is skipped. A paused turn does not occupy a slot.
+        """
         reading = next(iter(self._harnesses.values()))
         timeline = await reading.newest_timeline(conversation)
         if timeline.schedule.messages:
@@ -314,6 +324,10 @@ class Worker:
         return self._harnesses.get(bundle)
 
     async def _receive(self) -> None:
+        """Wake the conversations of received wake-ups until cancelled; a wake-up None requests a sweep.
+
+        After an error, which is logged, or an end, the wake-ups are opened again after 1 s.
+        """
         while True:
             try:
                 async with aclosing(self.wake_ups.receive()) as received:
@@ -327,6 +341,10 @@ class Worker:
             await asyncio.sleep(REOPEN_SECONDS)
 
     async def _sweep(self) -> None:
+        """Look for work in the store every `sweep_seconds`, or at once when asked, until cancelled.
+
+        Adds conversations with open turns or due messages, except those known to lack work. A StoreError is logged.
+        """
         since = self._clock.now() - UNBEGUN
         while True:
             looked_at = self._clock.now()

@@ -124,7 +124,10 @@ def word_row(number: int, kind: Kind) -> int:
 
 
 def fill_index(database: sqlite3.Connection, contents: Contents) -> None:
-    """Write an index into an empty database, in one transaction and without a journal: no other connection uses it."""
+    """Write an index into an empty database, in one transaction and without a journal, as its only connection.
+
+    If the process is killed before the end, the file may be damaged.
+    """
     database.isolation_level = None
     database.executescript(f"PRAGMA page_size = 8192; {_UNSAFE_BUT_PRIVATE}")
     database.executescript(_SCHEMA)
@@ -178,6 +181,7 @@ def _remove(database: sqlite3.Connection, file_ids: Sequence[int]) -> list[int]:
 
 
 def _delete_words(database: sqlite3.Connection, rows: Sequence[_StoredRow]) -> None:
+    """Delete the rows of these chunks from the table of words, in the order of their row numbers."""
     # The table of words does not store the texts, so FTS5 needs the inserted texts again to delete a row.
     texts = [
         (word_row(number, kind), title, path, body, names)
@@ -256,6 +260,10 @@ def _insert_files(
 def _batches(
     files: Iterable[IndexedFile], next_id: int, numbers: Iterator[int], file_notes: dict[str, str]
 ) -> Iterator[_Batch]:
+    """Cut files into batches of about 1,000 files or chunks, numbering both, and store their notes in `file_notes`.
+
+    The last batch may be empty.
+    """
     batch: _Batch = ([], [], [])
     for file_id, file in enumerate(files, start=next_id):
         file_notes[file.path] = file.note
@@ -285,6 +293,7 @@ def _embed_pieces(batch: _Batch, load: _Loader | None) -> list[tuple[int, bytes]
 def _write_batch(
     database: sqlite3.Connection, batch: _Batch, pieces: Sequence[tuple[int, bytes]]
 ) -> None:
+    """Insert the files, chunks and words of a batch, and the vectors of its chunks; does not commit."""
     files, chunks, texts = batch
     _insert_rows(database, "file", 4, files)
     _insert_rows(database, "chunk", 8, chunks)
@@ -299,6 +308,7 @@ def _insert_rows(
     columns: int,
     rows: Sequence[Sequence[str | int | bytes]],
 ) -> None:
+    """Insert the rows, each with `columns` values, into a table, at most 1,000 in each statement."""
     # One statement for many rows: SQLite releases the interpreter lock once, and not for each row.
     for start in range(0, len(rows), BATCH):
         part = rows[start : start + BATCH]
@@ -395,7 +405,13 @@ class FtsIndex:
     def candidates(
         self, query: str, *, limit: int, among: Collection[int] | None = None
     ) -> Candidates:
-        """Return the chunks that have the most or the rarest terms of the query."""
+        """Return the chunks that have the most or the rarest terms of the query, and the terms with their shares.
+
+        `among` are the numbers of the allowed chunks, None for all. If no term occurs, no chunks are returned.
+
+        Raises:
+            IndexDamaged: the index cannot be read.
+        """
         words = query_terms(query.encode("utf-8", "replace").decode())
         with self._reading():
             terms = self._terms(words)
@@ -405,7 +421,10 @@ class FtsIndex:
     def similar(
         self, query: str, *, limit: int, numbers: Collection[int], among: Collection[int] | None
     ) -> Mapping[int, float]:
-        """Return the cosines of the chunks nearest to the query, and of the chunks `numbers`; empty without vectors."""
+        """Return the cosines of the chunks nearest to the query, and of the chunks `numbers`; empty without vectors.
+
+        The vectors are read at the first call. `among` are the numbers of the allowed chunks, None for all.
+        """
         if self._load is None:
             return {}
         with self._reading():
@@ -429,7 +448,11 @@ class FtsIndex:
         return [chunks[number] for number in numbers if number in chunks]
 
     def numbers(self, paths: Callable[[str], bool]) -> list[int]:
-        """Return the numbers of all chunks in the files for which `paths` is true."""
+        """Return the numbers of all chunks in the files for which `paths` is true, ascending.
+
+        Raises:
+            IndexDamaged: the index cannot be read.
+        """
         with self._reading():
             files = cast("list[tuple[int, str]]", self._database.execute(_FILES).fetchall())
         accepted = json.dumps([id for id, path in files if paths(path)])
@@ -450,6 +473,7 @@ class FtsIndex:
 
     @contextmanager
     def _reading(self) -> Generator[None]:
+        """Lock the index for the context; raise IndexDamaged in place of an error of the database in it."""
         with self._lock:
             try:
                 yield
@@ -572,7 +596,7 @@ class FtsIndexes:
         self._vectors_key = vectors_key
 
     def open(self, key: IndexKey) -> FtsIndex | None:
-        """Return the index that was built with this key, or None."""
+        """Return the index that was built with this key and with the present vectors, or None."""
         return self._open(self._with_vectors(key))
 
     def _with_vectors(self, key: IndexKey) -> IndexKey:
@@ -582,6 +606,7 @@ class FtsIndexes:
         return replace(key, family=f"{key.family}/{self._vectors_key}")
 
     def _open(self, key: IndexKey) -> FtsIndex | None:
+        """Return the index of the key, and mark its file as used; None if the file is missing or of another key."""
         path = self._directory / _file_name(key)
         index = _open_file(path, self._load)
         if index is None or index.about.signature != key.signature:
@@ -608,7 +633,10 @@ class FtsIndexes:
             ) from error
 
     def discard(self, key: IndexKey) -> None:
-        """Remove the index and its family, because one may have been made from the other."""
+        """Remove the index and its family, here and in the shared files, because one may be made from the other.
+
+        A failure of the shared files is only logged.
+        """
         key = self._with_vectors(key)
         for path in self._directory.glob(f"{_family_name(key)}-*"):
             path.unlink(missing_ok=True)
@@ -685,7 +713,10 @@ def _is_index(path: Path, key: IndexKey) -> bool:
 
 
 def _write_file(path: Path, key: IndexKey, contents: Contents) -> None:
-    """Write the index to a new file; from a copy of an index of its family if one has enough of the files."""
+    """Write the index to a new file; from a copy of an index of its family if one has at least half of the files.
+
+    If that copy is damaged, the index is written anew.
+    """
     base = _find_base(path.parent, key, contents.files)
     if base is not None:
         base_path, signature = base
@@ -704,7 +735,11 @@ def _write_file(path: Path, key: IndexKey, contents: Contents) -> None:
 
 
 def _find_base(directory: Path, key: IndexKey, files: Mapping[str, str]) -> tuple[Path, str] | None:
-    """Return the path and signature of the index of the family that has the most of the files, if it has enough."""
+    """Return the path and signature of the index of the family that has the most of the files.
+
+    Return None if it has less than half of them. An index with 90 % of the files is taken without a look at older
+    indexes.
+    """
     base: tuple[Path, str] | None = None
     most = 0
     for path in _newest_first(directory.glob(f"{_family_name(key)}-*.fts")):
@@ -760,7 +795,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _prune(directory: Path, *, keep: Path) -> None:
-    """Remove all but the newest few files of the family of `keep` and of the folder, except those in use."""
+    """Remove older index files, except those in use: a family keeps its 4 newest files, and the folder 32."""
     candidates = [file for file in _newest_first(directory.glob("*.fts")) if file != keep]
     family = [file for file in candidates if file.name[:16] == keep.name[:16]]
     for path in {*family[FILES_PER_FAMILY - 1 :], *candidates[MAX_FILES - 1 :]}:

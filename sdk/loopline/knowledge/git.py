@@ -134,7 +134,11 @@ class GitRepository:
         return _surrounding_repository(bundle_folder)
 
     def resolve(self, ref: str) -> str:
-        """Return the full id of the commit that a branch, tag, abbreviated id or `HEAD` names now."""
+        """Return the full id of the commit that a branch, tag, abbreviated id or `HEAD` names now.
+
+        Raises:
+            KnowledgeError: the ref is empty, starts with `-`, cannot be printed, or does not name a commit.
+        """
         if not ref or ref.startswith("-") or not ref.isprintable():
             raise KnowledgeError(f"knowledge.ref is {ref!r}, which cannot be the name of a commit")
         name = self._head if ref == "HEAD" else ref
@@ -155,9 +159,13 @@ class GitRepository:
         return self._short[commit]
 
     def entries(self, commit: str) -> Sequence[RepositoryFile]:
-        """Return all files of a commit. A path that is not UTF-8 has surrogate escapes.
+        """Return all files of a commit except symbolic links and submodules.
 
-        After the first call, git lists only the differences from the commit of the previous call.
+        A path that is not UTF-8 has surrogate escapes. After the first call, git lists only the differences from the
+        commit of the previous call.
+
+        Raises:
+            KnowledgeError: `commit` is not a full id, or git cannot read the commit.
         """
         files = self._update_listing(commit)
         if files is None:
@@ -240,7 +248,11 @@ class GitRepository:
                 yield mode, kind, blob, size, path
 
     def contents(self, blobs: Sequence[str]) -> Iterator[bytes]:
-        """Yield the contents of the blobs, read by one `git cat-file` process."""
+        """Yield the contents of the blobs in their order, read by one `git cat-file` process.
+
+        Raises:
+            KnowledgeError: a blob is missing, or git has ended too early.
+        """
         if not blobs:
             return
         with self._blob_list(blobs) as names:
@@ -258,7 +270,11 @@ class GitRepository:
                 del process  # its finalizer closes the pipes, ends git and waits for it
 
     def read(self, commit: str, path: str) -> bytes:
-        """Return the content of one file."""
+        """Return the content of one file.
+
+        Raises:
+            KnowledgeError: the commit does not have the file; links and submodules are not files.
+        """
         for mode, blob in self._find_entries(commit, path):
             if mode.startswith("100"):
                 return self._git_output("cat-file", "blob", blob)
@@ -338,6 +354,10 @@ class GitRepository:
         return out
 
     def _unknown_ref(self, ref: str, error: str) -> KnowledgeError:
+        """Return the error for a ref that is not a commit, with up to five similar branches and tags.
+
+        In a repository without commits the error says that.
+        """
         out = self._git_output(
             "for-each-ref", f"--count={REF_LIMIT}", "--format=%(refname:short)",
             "refs/heads", "refs/tags", "refs/remotes",
@@ -357,6 +377,7 @@ class GitRepository:
 
 
 def _local_repository(setting: str) -> GitRepository:
+    """Return the repository that contains the folder; raise KnowledgeError if the folder or repository is missing."""
     public = _hide_password(setting)
     try:
         folder = Path(setting).expanduser().absolute()
@@ -376,7 +397,10 @@ def _local_repository(setting: str) -> GitRepository:
 
 
 def _surrounding_repository(bundle_folder: Path | None) -> GitRepository:
-    """Return the repository that contains the bundle's folder or, if there is none, the current folder."""
+    """Return the repository that contains the bundle's folder or, if there is none, the current folder.
+
+    Raise KnowledgeError if neither folder is in a repository.
+    """
     current_folder = Path.cwd()
     for folder in (bundle_folder, current_folder):
         repository = _discover(folder) if folder is not None and folder.is_dir() else None
@@ -391,7 +415,10 @@ def _surrounding_repository(bundle_folder: Path | None) -> GitRepository:
 
 
 def _discover(folder: Path) -> GitRepository | None:
-    """Return the repository that contains the folder; None if it is not in a repository."""
+    """Return the repository that contains the folder; None if it is not in a repository.
+
+    Raise KnowledgeError if git cannot read the repository, for example because another user owns it.
+    """
     status, out, error = _git(
         folder,
         *_NO_PROGRAMS,
@@ -415,6 +442,7 @@ def _discover(folder: Path) -> GitRepository | None:
 
 
 def _access_error(folder: Path, error: str) -> KnowledgeError:
+    """Return the error for a folder that git cannot read; for a folder of another user it says how to trust it."""
     if "dubious ownership" in error:
         return KnowledgeError(
             f"git refuses to read the repository at {folder}, because another user owns it; "
@@ -482,6 +510,7 @@ def _update_mirror(folder: Path, url: str, timeout_seconds: float) -> str:
 def _fetch(
     folder: Path, url: str, refspecs: Sequence[str], timeout_seconds: float
 ) -> tuple[int, str]:
+    """Fetch the refspecs without prompts and hooks, and prune removed refs; return git's status and error text."""
     _, configured, _ = _git(folder, "config", "--get", "core.sshCommand")
     ssh = configured.decode().strip() or "ssh"
     status, _, error = _git(
@@ -509,7 +538,11 @@ def _git(
     timeout_seconds: float | None = None,
     environment: Mapping[str, str] = _READ_ONLY,
 ) -> tuple[int, bytes, str]:
-    """Run a git command in a folder; return its exit status, standard output and error text."""
+    """Run a git command in a folder; return its exit status, standard output and error text.
+
+    A command that runs longer than `timeout_seconds` is killed. Raise KnowledgeError if the folder cannot be entered or
+    git is not installed.
+    """
     # Without this check GitPython would run the command in the current folder.
     if not os.access(folder, os.X_OK):
         raise KnowledgeError(f"knowledge.repo: {folder} is gone or may not be entered")

@@ -224,7 +224,10 @@ class IndexBuild:
         }
 
     def read(self, paths: Sequence[str], progress: Progress | None) -> Iterator[IndexedFile]:
-        """Read and yield the files with these paths; call `progress(done, total, activity)` after every 100 files."""
+        """Read and yield the files with these paths, in their order, and set `started`.
+
+        `progress(done, total, activity)` is called before the first file, after every 100 files, and at the end.
+        """
         self.started = True
         contents = self._repository.contents([self._tree.files[path].blob for path in paths])
         activity = f"reading {self._repository.name}"
@@ -236,7 +239,10 @@ class IndexBuild:
             progress(len(paths), len(paths), activity)
 
     def report(self, notes: Mapping[str, str]) -> BuildReport:
-        """Return the report of the build, given the encoded note of each file by path."""
+        """Return the report of the build, given the encoded note of each file by path; it has at most 200 warnings.
+
+        If there are more, a last line counts the other warnings.
+        """
         skipped = list(self._skipped)
         decoded = {path: _DECODER.decode(note) for path, note in notes.items() if note}
         skipped += [Skipped(path, "binary") for path, note in decoded.items() if note.binary]
@@ -252,6 +258,10 @@ class IndexBuild:
         )
 
     def _file(self, path: str, entry: RepositoryFile, data: bytes) -> IndexedFile:
+        """Return the chunks of a file, and a note with its links and labels; of a binary file only a note.
+
+        Links to the file itself and paths in backticks are left out. Without `validate_refs` all are.
+        """
         text = decode_text(data)
         if text is None:
             return IndexedFile(path, entry.blob, (), encode_note(FileNote(binary=True)))

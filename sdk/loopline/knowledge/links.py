@@ -166,6 +166,7 @@ def _normalize_label(label: str) -> str:
 def _problem(
     link: DocumentLink, inside: str, tree: Tree, name: str, targets: LinkTargets | None
 ) -> str:
+    """Return the reason if a link is broken, otherwise ""; labels count as broken, and paths need `targets`."""
     match link.kind:
         case "label":
             return f"no document has the label {link.written!r}"
@@ -178,6 +179,7 @@ def _problem(
 
 
 def _links_of(line: str, number: int, inside: str, markdown: bool) -> Iterator[DocumentLink]:
+    """Yield the refs and the paths in backticks of a line and, in Markdown, its labels and links to files."""
     for ref in _REF.findall(line) if "ks:" in line else ():
         text = ref.rstrip(".,;:!?")
         yield DocumentLink(number, "ref", text, wrong=_wrong_ref(text))
@@ -215,6 +217,7 @@ def _lines_outside_fences(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _targets(line: str) -> Iterator[str]:
+    """Yield the targets of the Markdown links of a line, except in inline code, and that of a link definition."""
     if "](" not in line and "]:" not in line:
         return
     prose = _CODE.sub("", line)
@@ -225,6 +228,10 @@ def _targets(line: str) -> Iterator[str]:
 
 
 def _broken_target(link: DocumentLink, tree: Tree, targets: LinkTargets | None) -> str:
+    """Return the reason if a Markdown link is broken, otherwise ""; a document's extension may be left out of it.
+
+    Without `targets` the heading is not checked.
+    """
     for ending in _ENDINGS:
         if tree.exists(f"{link.path}{ending}"):
             if targets is None or not link.heading:

@@ -43,6 +43,7 @@ def document_headings(path: str, text: str) -> frozenset[str]:
 
 
 def _anchors(path: str, text: str) -> Iterator[str]:
+    """Yield the slugs of headings, numbered if they repeat, explicit ids, and the slugs of section titles."""
     counts = Counter[str]()
     for line in text.split("\n"):
         if match := _ATX.match(line):
@@ -133,6 +134,7 @@ class PassageReader:
             return self._trees[commit]
 
     def _commit(self, abbreviation: str, current: str) -> str:
+        """Return the full id for an abbreviation, of `current` if it fits; raise RefError if it is not a commit."""
         if len(abbreviation) >= 4 and current.startswith(abbreviation):
             return current
         try:
@@ -145,6 +147,7 @@ class PassageReader:
             ) from error
 
     def _file(self, path: str, parsed: KnowledgeRef, entry: RepositoryFile, commit: str) -> Passage:
+        """Return a file, or the lines of its heading or span; raise RefError for a binary file or one above 32 MB."""
         if entry.size > LARGEST_READ_BYTES:
             raise RefError(
                 f"ks:{self.space_path(path)} has {entry.size:,} bytes, and at most "
@@ -170,6 +173,7 @@ class PassageReader:
         )
 
     def _folder(self, path: str, names: list[str], commit: str) -> Passage:
+        """Return the listing of a folder as `ks:` refs, at most 200; a last line counts the remaining ones."""
         short = self._repository.abbreviate(commit)
         lines = [
             f"- {KnowledgeRef(path=self.space_path(name))}" for name in names[:LONGEST_LISTING]
@@ -235,7 +239,10 @@ def read_passage(
 
 
 def _lines_below(path: str, text: str, heading: str) -> Lines:
-    """Return the lines of the section of a heading or a definition, with all its subsections."""
+    """Return the lines of the section of a heading or a definition, with all its subsections.
+
+    Raise RefError, with up to five similar headings, if the text does not have the section.
+    """
     wanted = heading_slug(heading)
     sections = [(piece.title.split(SEPARATOR), piece.lines) for piece in chunk(path, text)]
     for number, (titles, lines) in enumerate(sections):
@@ -263,7 +270,10 @@ def _slugs(title: str) -> set[str]:
 
 
 def _part(path: str, text: str, span: Span | None) -> tuple[str, tuple[int, int], Span | None]:
-    """Return the text of a span, its first and last line, and the span clipped to the text."""
+    """Return the text of a span, its first and last line, and the span clipped to the text; without a span all of it.
+
+    Raise RefError if the span starts after the end of the text.
+    """
     lines = split_lines(text)
     match span:
         case None:

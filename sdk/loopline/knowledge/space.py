@@ -116,11 +116,12 @@ class VectorBuild:
         self._thread = self._start()
 
     def compare(self, query: str, chunks: Sequence[Chunk]) -> Sequence[float | None]:
-        """Return the cosines of the query and each chunk by the model, None where time or the model is missing.
+        """Return the cosines of the query and each chunk by the model, None if time or the model is missing.
 
-        The call returns after `COMPARE_SECONDS` at the latest; a model that needs longer, such as one on a server, ends its
-        work in another thread, and its vectors are there for the next search. The thread that makes all other vectors
-        pauses. After a failure the model orders no candidates for `RETRY_SECONDS`.
+        The call returns after `COMPARE_SECONDS` at the latest; a model that needs longer, such as one on a server, ends
+        its work in another thread, and its vectors are there for the next search. The thread that makes all other
+        vectors pauses. After a failure the model orders no candidates for `RETRY_SECONDS`. If 8 calls are
+        running already, all values are None.
         """
         nothing = [None] * len(chunks)
         if not self._is_loaded or self._clock.elapsed() < self._compare_again_at:
@@ -216,6 +217,7 @@ class VectorBuild:
                 self._thread = self._start()
 
     def _run(self) -> None:
+        """Load the embedder, and open the stored vectors or make them; a failure is stored in `state`, not raised."""
         try:
             embedder = self._embedder.get()
             self._is_loaded = True
@@ -303,6 +305,7 @@ class _Opened:
         return usable
 
     def release(self) -> None:
+        """End one use; the last one stops the vectors and closes the index."""
         with self._lock:
             self._users -= 1
             unused = self._users == 0
@@ -359,9 +362,9 @@ class RepositorySpace:
     def search(
         self, query: str, limit: int, accepts: Callable[[str], bool] | None
     ) -> list[Passage]:
-        """Return the best `limit` passages, best first, from files for which `accepts` of their path in the space is true.
+        """Return the best `limit` passages, best first, from files for which `accepts` returns true; None allows all.
 
-        A damaged index is built again first.
+        `accepts` receives the path in the space. A closed index is opened first, and a damaged index is built again.
         """
         with self._using() as opened:
             try:
@@ -390,7 +393,8 @@ class RepositorySpace:
     def check(self, broken_ref: Callable[[KnowledgeRef], str]) -> list[str]:
         """Return a problem for each link, ref, path in backticks and heading in the documents that does not exist.
 
-        `broken_ref` returns the reason if a ref of the space does not exist, or an empty string.
+        `broken_ref` returns the reason if a ref of the space does not exist, or an empty string. Documents above 1 MB
+        are not checked. The problems are in the order of the paths.
         """
         opened = self._opened or self._open_current(None)
         tree = self._reader.tree(opened.state.commit)
@@ -439,6 +443,7 @@ class RepositorySpace:
             opened.release()
 
     def _open_current(self, progress: Progress | None) -> _Opened:
+        """Return the index of the commit that the ref names now; open or build it if another commit is open."""
         with self._lock:
             commit = self._repository.resolve(self.config.ref)
             opened = self._opened
@@ -462,6 +467,7 @@ class RepositorySpace:
     def _passages(
         self, opened: _Opened, query: str, limit: int, accepts: Callable[[str], bool] | None
     ) -> list[Passage]:
+        """Search the index, and return the passages; while vectors are missing, the model compares candidates."""
         among = None
         if accepts is not None:
             among = opened.index.numbers(lambda path: accepts(self._reader.space_path(path)))
@@ -478,6 +484,7 @@ class RepositorySpace:
         ]
 
     def _open(self, commit: str, progress: Progress | None) -> _Opened:
+        """Open or build the index of a commit, count uncommitted files, and start its vectors with an embedder."""
         start = self._clock.elapsed()
         sign = partial(
             index_signature,
@@ -511,6 +518,10 @@ class RepositorySpace:
     def _load_or_build(
         self, key: IndexKey, commit: str, progress: Progress | None
     ) -> tuple[Index, BuildReport, bool]:
+        """Return the index, its report, and whether it was built elsewhere or earlier.
+
+        A stored index with a report that cannot be read is discarded and built again.
+        """
         index = self._indexes.open(key)
         if index is not None:
             try:
@@ -545,6 +556,7 @@ def index_signature(
 
 
 def _passage(hit: Hit, path: str, state: KnowledgeState) -> Passage:
+    """Return the passage of a hit, with its score, its explanation, and a ref to its lines at the commit."""
     chunk = hit.chunk
     ref = KnowledgeRef(path=path, commit=state.short_commit, span=Lines(*chunk.lines))
     return Passage(
@@ -680,7 +692,7 @@ class KnowledgeSpace:
         """Return the `limit` passages that match the query best, best first. Any text is a valid query.
 
         Vectors are used when all of them are made; until then only words are searched. The score of the first passage,
-        from 0 to 1, estimates how likely the space contains an answer.
+        from 0 to 1, estimates how likely the space contains an answer. Passages with the same text are returned once.
         """
         accepts = None if within is None else within.accepts
         searches = (
@@ -703,10 +715,11 @@ class KnowledgeSpace:
     async def read(self, ref: str | KnowledgeRef) -> Passage:
         """Return a file, a range of its lines, the section of a heading, or the listing of a folder.
 
-        A ref with a commit is read at that commit, any other ref at the current commit.
+        A ref with a commit is read at that commit, any other ref at the current commit. `ks:/` lists the repositories
+        if there are several.
 
         Raises:
-            RefError: the ref does not exist; the message lists similar names.
+            RefError: the ref does not exist, or its file is binary or above 32 MB; the message lists similar names.
         """
         return await asyncio.to_thread(self._read, parse_knowledge_ref(ref))
 
@@ -735,6 +748,7 @@ class KnowledgeSpace:
         return ""
 
     def _read(self, ref: KnowledgeRef) -> Passage:
+        """Read a ref of the space; an empty path lists the repositories. Raise RefError for an unknown repository."""
         if (only := self._spaces.get("")) is not None:
             return only.read(ref)
         name, _, path = ref.path.strip("/").partition("/")
@@ -749,6 +763,7 @@ class KnowledgeSpace:
 
 
 def _join_states(states: Mapping[str, KnowledgeState]) -> KnowledgeState:
+    """Return the state of a space of these repositories: sums and joined texts; the state itself for the name ""."""
     if (only := states.get("")) is not None:
         return only
     return KnowledgeState(

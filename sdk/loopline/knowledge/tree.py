@@ -95,6 +95,7 @@ def _move(path: str, folders: list[tuple[str, str]]) -> str | None:
 
 
 def _folder(setting: str, written: str) -> str:
+    """Return the folder of a root without `.` and empty parts; raise KnowledgeError for an absolute path or `..`."""
     folder = written.strip()
     parts = [part for part in folder.split("/") if part not in ("", ".")]
     if folder.startswith("/") or ".." in parts:

@@ -81,7 +81,11 @@ class ServerQuestions:
     async def ask(
         self, context: ClientRequestContext, params: types.ElicitRequestParams
     ) -> types.ElicitResult | types.ErrorData:
-        """Ask the user of the call, and return the result or error for the server."""
+        """Ask the user of the call, and return the result or error for the server.
+
+        The result is an error for a form with an unusable schema, declined if the call is not known, and cancelled if the
+        call ends before the answer.
+        """
         del context
         if isinstance(params, types.ElicitRequestFormParams):
             try:
@@ -108,6 +112,7 @@ class ServerQuestions:
             call.waiting.discard(task)
 
     async def _answer(self, call: _AskingCall, params: types.ElicitRequestParams) -> Json:
+        """Ask the user of the call and return the answer. Secrets are removed, and long texts are cut."""
         message = one_line(self._remove_secrets(params.message), QUESTION_CHARACTERS)
         match params:
             case types.ElicitRequestFormParams(requested_schema=schema):
@@ -118,7 +123,11 @@ class ServerQuestions:
 
 
 def _check_form(schema: JsonObject) -> None:
-    """Check the schema of a form. A large schema takes long."""
+    """Check the schema of a form. A large schema takes long.
+
+    Raises:
+        UnusableSchema: the schema has more than `SCHEMA_BYTES` bytes, or cannot be used.
+    """
     size = len(dumps(schema))
     if size > SCHEMA_BYTES:
         raise UnusableSchema(f"it has {size:,} bytes, more than {SCHEMA_BYTES:,}")
@@ -126,7 +135,10 @@ def _check_form(schema: JsonObject) -> None:
 
 
 def _result(answer: Json, params: types.ElicitRequestParams) -> types.ElicitResult:
-    """Return the result for the server: declined if there is no answer, cancelled if it does not fit the schema."""
+    """Return the result for the server: declined for None or False, cancelled if the answer does not fit the schema.
+
+    Missing fields get their defaults first.
+    """
     if answer is None or answer is False:
         return _DECLINED
     if isinstance(params, types.ElicitRequestURLParams):
@@ -258,6 +270,7 @@ class McpConnection:
         last = -PROGRESS_SECONDS
 
         async def show(progress: float, total: float | None, message: str | None) -> None:
+            """Report progress without secrets, at most every `PROGRESS_SECONDS`; the last one is always reported."""
             nonlocal last
             now = self._clock.elapsed()
             if now - last >= PROGRESS_SECONDS or progress == total:
@@ -306,7 +319,8 @@ class McpConnection:
         """Start the server and list its tools if it is not running, and return its session.
 
         Raises:
-            ToolError: the server cannot be started; the message has the reason, without secrets.
+            ToolError: the server is closed, cannot be started, or may not be tried again yet; the message has the
+                reason, without secrets.
         """
         session = self._session
         if session is not None and not session.is_over:
@@ -321,7 +335,11 @@ class McpConnection:
         return await asyncio.shield(self._starting)
 
     async def _start(self) -> _Session:
-        """Start the task that owns the session, and wait until the session is open."""
+        """Start the task that owns the session, and wait until the session is open.
+
+        Raises:
+            ToolError: the session is not open after `start_seconds`, or opening it failed; the next attempt is delayed.
+        """
         if self._owner is not None:
             self._stop.set()
             await wait_until_done(self._owner)
@@ -357,7 +375,11 @@ class McpConnection:
             await wait_until_done(self._owner)
 
     async def _own(self, opened: asyncio.Future[_Session], stop: asyncio.Event) -> None:
-        """Open the session, serve it and close it in one task, because its cancel scopes belong to a task."""
+        """Open the session, serve it and close it in one task, because its cancel scopes belong to a task.
+
+        A failure before the session is open becomes a ToolError of `opened`, without secrets; a later failure ends the
+        session.
+        """
         link: ServerProcess | HttpEndpoint | None = None
         over = asyncio.Event()
         try:
@@ -395,6 +417,8 @@ class McpConnection:
             self._secrets = (secret, *self._secrets)
 
     def _client(self, link: ServerProcess | HttpEndpoint) -> Client:
+        """Return a client over the link that notes changed lists and answers questions; it does not connect yet."""
+
         async def on_message(message: object) -> None:
             if isinstance(message, _LIST_CHANGES):
                 self._tools_changed.set()
@@ -436,7 +460,10 @@ class McpConnection:
             await asyncio.sleep(pause)
 
     async def _listen(self, client: Client) -> None:
-        """Subscribe to changes of the tools, which the newer protocol requires."""
+        """Subscribe to changes of the lists, which the newer protocol requires, and note each change.
+
+        Return at once for the older protocol, or if the server does not support subscriptions.
+        """
         has = client.server_capabilities
         if client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
             return
@@ -452,6 +479,10 @@ class McpConnection:
             return  # the server does not support subscriptions
 
     async def _list_tools(self, client: Client) -> None:
+        """List the tools, add those for resources and prompts, store them all, and pass them to `on_tools`.
+
+        If the server refuses a page or sends an invalid one, raise an MCPError or a ValidationError.
+        """
         names = set[str]()
         self._lists.clear()
         self._lists.version = client.protocol_version
@@ -473,7 +504,13 @@ class McpConnection:
         self._on_tools(kept)
 
     async def _check_output(self, tool: str, result: types.CallToolResult) -> None:
-        """Check a structured result against the output schema of its tool."""
+        """Check a structured result against the output schema of its tool.
+
+        An error result, and a result of a tool without a schema, is accepted.
+
+        Raises:
+            SchemaMismatch: the structured result is missing, or does not fit the schema.
+        """
         schema = self._outputs.get(tool)
         if schema is None or result.is_error:
             return
@@ -488,7 +525,7 @@ class McpConnection:
             ) from error
 
     async def _ending(self, session: _Session) -> str:
-        """Return the error for a call without a result, with the reason for the end of the connection."""
+        """Wait up to 1 second for the reason why the connection ended, and return the error text for a call."""
         with suppress(TimeoutError):
             async with asyncio.timeout(1.0):
                 await session.link.ended.wait()
@@ -538,6 +575,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _map_texts(value: Json, change: Callable[[str], str]) -> Json:
+    """Apply `change` to all texts in a JSON value, also to keys; numbers, booleans and None are not changed."""
     match value:
         case str():
             return change(value)

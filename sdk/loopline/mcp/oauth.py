@@ -104,6 +104,7 @@ class TokenFile:
             await asyncio.to_thread(_write, self.path, self._stored)
 
     def _tell(self) -> None:
+        """Call `on_secret` with the access token, the refresh token and the client secret that are stored."""
         tokens = self._stored.tokens
         client = self._stored.client
         for secret in (
@@ -154,6 +155,7 @@ def authorization(
     async def authorize(
         settings: McpConnectionSettings, on_secret: Callable[[str], None]
     ) -> AsyncGenerator[OAuthClientProvider]:
+        """Provide the authorization: by the browser if `show` is given, otherwise by the stored tokens alone."""
         tokens = TokenFile(path, clock, on_secret)
         if show is None:
             yield await _provider(settings, tokens, NO_REDIRECT, refuse, refuse)
@@ -169,6 +171,8 @@ async def _sign_in_by_browser(
     settings: McpConnectionSettings, tokens: TokenFile, show: Callable[[str], None]
 ) -> AsyncGenerator[OAuthClientProvider]:
     """Provide an authorization that signs in at the first request; `show` gets the address for the user to open.
+
+    The stored sign-in and client are removed first. At the end, the metadata of the authorization server is stored.
 
     Raises:
         OSError: the port for the redirect cannot be opened.
@@ -197,6 +201,7 @@ async def _provider(
     open_address: Callable[[str], Awaitable[None]],
     wait: Callable[[], Awaitable[AuthorizationCodeResult]],
 ) -> OAuthClientProvider:
+    """Return an authorization with the stored tokens. If no client is stored, store the configured one first."""
     logging.getLogger("mcp.client.auth.oauth2").addFilter(_has_no_traceback)
     stored = await tokens.load()
     oauth = settings.oauth
@@ -246,7 +251,7 @@ class _Redirect:
         return result
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one request of the browser."""
+        """Answer one request of the browser and close the connection. A request that is cut off is not answered."""
         try:
             request = await reader.readuntil(b"\r\n\r\n")
             status, page = self._page(request[:REQUEST_BYTES].decode("latin-1"))
@@ -260,7 +265,10 @@ class _Redirect:
             writer.close()
 
     def _page(self, request: str) -> tuple[str, str]:
-        """Return the status and the page for a request; the redirect has a code or an error as parameters."""
+        """Return the status and the page for a request; the redirect has a code or an error as parameters.
+
+        The first code or error is the result of `wait`. Other requests, and a second redirect before `wait` returns, get 404.
+        """
         address = urlsplit(request.partition(" ")[2].partition(" ")[0])
         values = {name: texts[0] for name, texts in parse_qs(address.query).items()}
         if address.path != "/callback" or self._code.done():

@@ -23,7 +23,7 @@ T = TypeVar("T")
 def call_result(result: types.CallToolResult) -> McpResult:
     """Return a result with its texts and links joined, its files, and its structured value.
 
-    The structured value is left out if the text contains the same value.
+    The structured value is left out if the text contains the same value; without a text, its JSON is the text.
     """
     joined = join_parts(map(content_part, result.content))
     text = joined.text
@@ -62,7 +62,7 @@ def _says_all(text: str, structured: Json) -> bool:
 
 
 def content_part(block: types.ContentBlock) -> str | McpFile:
-    """Return the text of a block, or its bytes as a file."""
+    """Return the text of a block, a line with the address of a linked resource, or the bytes of a block as a file."""
     match block:
         case types.TextContent(text=text):
             return text
@@ -182,6 +182,7 @@ def _list_tool() -> AddedTool:
 
 
 async def _list(client: Client, arguments: JsonObject) -> McpResult:
+    """List resources and templates, at most `LISTED` lines, that contain the text `containing` in any letter case."""
     search = str({"containing": "", **arguments}["containing"]).casefold()
     resources = await list_pages(client.list_resources, lambda page: page.resources)
     lines = [
@@ -202,6 +203,7 @@ def _line(address: str, each: types.Resource | types.ResourceTemplate) -> str:
 
 
 def _read_tool() -> AddedTool:
+    """Return the tool that reads a resource by its address, the required argument `uri`."""
     properties: JsonObject = {
         "uri": {
             "type": "string",
@@ -220,6 +222,7 @@ async def _read(client: Client, arguments: JsonObject) -> McpResult:
 
 
 def _prompt_tool(prompts: Sequence[types.Prompt]) -> AddedTool:
+    """Return the tool that fetches a prompt; its description lists the first `NAMED` prompts with their arguments."""
     names = [f"- {_signature(prompt)}" for prompt in prompts[:NAMED]]
     if len(prompts) > NAMED:
         names.append(f"- and {len(prompts) - NAMED} more")
@@ -242,6 +245,7 @@ def _prompt_tool(prompts: Sequence[types.Prompt]) -> AddedTool:
 async def _prompt_result(
     client: Client, arguments: JsonObject, required: Mapping[str, Sequence[str]]
 ) -> McpResult:
+    """Fetch a prompt and return its messages; raise a ToolError if an argument is malformed or missing."""
     match {"arguments": {}, **arguments}:
         case {"name": str(name), "arguments": dict(given)}:
             texts = {key: str(value) for key, value in given.items()}
@@ -268,6 +272,7 @@ def _signature(prompt: types.Prompt) -> str:
 
 
 def _spec(name: str, description: str, properties: JsonObject, *required: str) -> McpToolSpec:
+    """Return the spec of a tool with the effect `read`; parameters that are not in `required` are optional."""
     parameters: JsonObject = {
         "type": "object",
         "properties": properties,

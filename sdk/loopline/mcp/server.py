@@ -46,7 +46,7 @@ class KeyCheck:
     key_sha256: bytes = field(repr=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request."""
+        """Pass a request with the key to the app, and answer an HTTP request without it with 401."""
         if scope["type"] != "http" or self._has_key(scope["headers"]):
             await self.app(scope, receive, send)
             return
@@ -58,6 +58,7 @@ class KeyCheck:
         await send({"type": "http.response.body", "body": _REFUSAL})
 
     def _has_key(self, headers: Sequence[tuple[bytes, bytes]]) -> bool:
+        """Return whether there is exactly one Authorization header and it has the bearer key."""
         values = [value for name, value in headers if name.lower() == b"authorization"]
         if len(values) != 1:
             return False
@@ -134,7 +135,10 @@ class BundleServer:
             await self._server.run(received, sent, self._server.create_initialization_options())
 
     async def serve_http(self, address: HttpAddress) -> None:
-        """Serve any number of clients at `/mcp` of the address, until the process receives a signal."""
+        """Serve any number of clients at `/mcp` of the address, until the process receives a signal.
+
+        If the address has the sha256 of a key, requests without the key get 401.
+        """
         security = check_addresses(address.host, address.names)
         app: ASGIApp = self._server.streamable_http_app(
             host=address.host, transport_security=security
@@ -147,6 +151,7 @@ class BundleServer:
     async def _list_tools(
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
+        """Return the tool `ask` and then the tools of the bundle, all in one page."""
         del context, params
         tools = [_describe_tool(tool) for tool in await self._served.tools()]
         question = types.Tool(
@@ -204,6 +209,7 @@ class BundleServer:
     async def _complete(
         self, context: Context, params: types.CompleteRequestParams
     ) -> types.CompleteResult:
+        """Return up to `COMPLETIONS` values for a variable of a resource template; an empty list for a prompt."""
         del context
         values: list[str] = []
         if isinstance(params.ref, types.ResourceTemplateReference):  # skills have no arguments
@@ -213,6 +219,7 @@ class BundleServer:
     async def _list_resources(
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
+        """Return the timelines that the client may read, all in one page."""
         del context, params
         listed = [
             types.Resource(uri=item.uri, name=item.name, mime_type=item.mime)
@@ -223,6 +230,7 @@ class BundleServer:
     async def _list_templates(
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourceTemplatesResult:
+        """Return the templates for timelines and their parts, and for knowledge if there is a knowledge space."""
         del context, params
         timeline = types.ResourceTemplate(
             uri_template="timeline:{conversation}",
@@ -247,6 +255,7 @@ class BundleServer:
     async def _read_resource(
         self, context: Context, params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
+        """Return the contents of one resource; raise an MCPError, INVALID_PARAMS, if it cannot be read."""
         del context
         uri = str(params.uri)
         try:
@@ -260,6 +269,7 @@ class BundleServer:
     async def _list_prompts(
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListPromptsResult:
+        """Return the skills of the bundle as prompts, all in one page."""
         del context, params
         prompts = [
             types.Prompt(name=skill.full_id, title=skill.name, description=skill.description)
@@ -270,6 +280,7 @@ class BundleServer:
     async def _get_prompt(
         self, context: Context, params: types.GetPromptRequestParams
     ) -> types.GetPromptResult:
+        """Return the body of a skill as a message of the user; raise an MCPError if the skill does not exist."""
         del context
         for skill in await self._served.skills():
             if skill.full_id == params.name:
@@ -305,7 +316,11 @@ class _ProgressReport:
 
 
 def _question(arguments: JsonObject) -> tuple[str, str]:
-    """Return the text of a question and the conversation to continue, which may be empty."""
+    """Return the text of a question and the conversation to continue, which may be empty.
+
+    Raises:
+        LooplineError: the text is missing, blank or not a text, or the conversation is not a text.
+    """
     match {"conversation": "", **arguments}:
         case {"text": str(text), "conversation": str(conversation)} if text.strip():
             return text, conversation
@@ -314,6 +329,7 @@ def _question(arguments: JsonObject) -> tuple[str, str]:
 
 
 def _describe_tool(tool: Tool) -> types.Tool:
+    """Return a tool in the form of the protocol; the effects `write` and `exclusive` are hinted as destructive."""
     parameters: dict[str, Json] = dict(tool.spec.parameters)
     destroys = tool.effect in ("write", "exclusive")
     return types.Tool(
@@ -368,7 +384,13 @@ async def _elicit(
 
 
 def _answer(response: types.InputResponse, *, is_open: bool) -> Json:
-    """Return the answer in a response; without an answer, None for a running call and a text for a paused turn."""
+    """Return the answer in a response; without an answer, None for a running call and a text for a paused turn.
+
+    If a running call gets an accepted answer without fields, the answer is True.
+
+    Raises:
+        LooplineError: the response is not the result of an elicitation.
+    """
     match response:
         case types.ElicitResult(action="accept", content=content) if is_open:
             fields = (content or {}).items()
@@ -387,6 +409,7 @@ def _answer(response: types.InputResponse, *, is_open: bool) -> Json:
 
 
 def _to_call_result(result: ServedResult) -> types.CallToolResult:
+    """Return the text of a result, the name of its conversation as a second text if it has one, and its files."""
     texts = [result.text]
     if result.conversation:
         texts.append(f"conversation: {result.conversation}")
@@ -396,6 +419,7 @@ def _to_call_result(result: ServedResult) -> types.CallToolResult:
 
 
 def _content(file: ServedFile) -> types.ContentBlock:
+    """Return a file as an image or a sound by its media type, otherwise as an embedded resource."""
     kind = file.mime.partition("/")[0]
     if kind == "image":
         return types.ImageContent(data=b64encode(file.data).decode(), mime_type=file.mime)

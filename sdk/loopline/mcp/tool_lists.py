@@ -73,7 +73,10 @@ class ToolLists:
                 return message
 
     def _read_tools(self, result: JsonObject) -> JsonObject:
-        """Return a list of tools without unusable tools and output schemas. Large schemas take long."""
+        """Return a list of tools without unusable tools and output schemas. Large schemas take long.
+
+        The tools are added to `usable`, or with the reason to `unusable`, each up to `MAX_TOOLS`.
+        """
         seen = list[Json]()
         remaining = PAGE_BYTES
         listed = cast("list[Json]", result["tools"])
@@ -94,6 +97,7 @@ class ToolLists:
         return {**result, "tools": seen}
 
     def _parse(self, result: JsonObject, raw: Json) -> Tool:
+        """Parse one tool of a list; raise `_UnusableTool` with the first fault if it is not valid."""
         try:
             page = parse_server_result(_LIST, self.version, {**result, "tools": [raw]})
         except ValidationError as error:
@@ -105,7 +109,12 @@ class ToolLists:
 
 
 def _check_tool(tool: Tool, remaining: int) -> int:
-    """Check a tool, and return the size of its schemas in bytes."""
+    """Check a tool, and return the size of its schemas in bytes.
+
+    Raises:
+        _UnusableTool: its name, arguments or schemas cannot be used, it runs only as a task, or its schemas are larger
+            than `SCHEMA_BYTES` or `remaining`.
+    """
     schemas = [tool.input_schema, *([] if tool.output_schema is None else [tool.output_schema])]
     if _NAME.fullmatch(tool.name) is None:
         raise _UnusableTool("its name has other characters than letters, digits, and _ . / -")
@@ -131,6 +140,7 @@ def _check_tool(tool: Tool, remaining: int) -> int:
 
 
 def _spec(tool: Tool) -> McpToolSpec:
+    """Return the spec of a tool; its description, or its title without one, is cut to `DESCRIPTION_CHARACTERS`."""
     return McpToolSpec(
         name=tool.name,
         description=well_formed(tool.description or tool.title or "")[:DESCRIPTION_CHARACTERS],

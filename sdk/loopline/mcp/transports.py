@@ -95,7 +95,7 @@ class ServerProcess:
                 stream.close()
 
     def _check_command(self) -> None:
-        """Check that the command and the working directory exist."""
+        """Raise a ToolError if the command or the working directory does not exist."""
         command = self._settings.command[0]
         cwd = self._settings.cwd
         if cwd is not None and not cwd.is_dir():
@@ -110,6 +110,10 @@ class ServerProcess:
         process: SubprocessStreamProtocol,
         inward: MemoryObjectSendStream[SessionMessage | Exception],
     ) -> None:
+        """Pass messages from the output of the process to `inward`; ignore lines that are not messages.
+
+        When the output ends or exceeds a limit, set `ending` to the reason and set `ended`.
+        """
         assert process.stdout is not None
         unanswered = 0
         ending = "it ended"
@@ -188,7 +192,10 @@ async def _stop(transport: asyncio.SubprocessTransport, process: SubprocessStrea
 
 
 async def _has_exited(transport: asyncio.SubprocessTransport) -> bool:
-    """Wait up to a second for the exit of the process. Its pipes are ignored, because children may keep them open."""
+    """Return whether the process has exited, after waiting for it up to a second.
+
+    Its pipes are ignored, because children may keep them open.
+    """
     for _ in range(POLLS):
         if transport.get_returncode() is not None:
             break

@@ -126,6 +126,7 @@ class TurnVectors:
         self._tasks.clear()
 
     async def _catch_up(self, owner: Owner, embedder: Embedder) -> None:
+        """Start to make the missing vectors; wait for them if at most `MAX_AWAITED_TEXTS` texts need one."""
         index = await self._index()
         while missing := await index.list_unembedded(owner, embedder.key, MAX_AWAITED_TEXTS + 1):
             task = self._start(owner)
@@ -150,6 +151,7 @@ class TurnVectors:
         return task
 
     async def _embed(self, owner: Owner) -> None:
+        """Make and store the missing vectors of the owner in batches, newest texts first, until none is missing."""
         embedder = await asyncio.to_thread(self._embedder.get)
         index = await self._index()
         while missing := await index.list_unembedded(owner, embedder.key, embedder.batch):
@@ -246,6 +248,7 @@ class TurnFilter:
         )
 
     def _check(self, scope: Scope, limit: int) -> None:
+        """Raise a LooplineError that names the first invalid field of the filter, the scope or the limit."""
         problems = {
             f"limit is {limit}: it must be 1 or more": limit < 1,
             f"unknown scope {scope!r}: the scopes are {', '.join(SCOPES)}": scope not in SCOPES,
@@ -313,10 +316,11 @@ class ConversationMemory:
     ) -> Sequence[TurnHit]:
         """Return the `limit` turns of the user that match the query best, best first.
 
-        With an embedder, turns are also found in other words. If many texts have no vectors yet, the vectors are made in
-        the background, and these texts are found by words until then. If the query has no words, the newest turns are
-        returned. A phrase such as "the second turn" in the query selects turns by position. Only conversations of this
-        user in this project of this tenant are searched, without child runs. New turns are indexed first.
+        With an embedder, turns are also found in other words. If many texts have no vectors yet, the vectors are made
+        in the background, and these texts are found by words until then. If the query has no words, the newest turns
+        are returned. A phrase such as "the second turn" in the query selects turns by position. Only conversations of
+        this user in this project of this tenant are searched, without child runs. New turns are indexed first. If the
+        index was damaged, it is filled from the log again.
 
         Raises:
             LooplineError: `limit` is below 1, the scope or a filter is not valid, or the scope is "conversation" and
@@ -364,7 +368,7 @@ class ConversationMemory:
     async def follow(self, owner: Owner) -> bool:
         """Update the index from the log: add the new texts of the owner, and remove forgotten conversations.
 
-        Return whether nothing of the owner was indexed before.
+        Return True if blocks were indexed and no conversation of the owner was indexed before.
         """
         index = await self._index()
         async with self._turn:
@@ -408,6 +412,10 @@ class ConversationMemory:
         return self._opened
 
     async def _candidates(self, query: TurnQuery) -> TurnCandidates:
+        """Update the index, make the vector of the query if possible, and return the texts to rank.
+
+        With the static embedder, the least cosine is `UNRELATED_STATIC`.
+        """
         is_new = await self.follow(query.owner)
         vector = None
         if self._vectors is not None and query.terms:
@@ -445,6 +453,10 @@ class ConversationMemory:
     async def _read_update(
         self, summary: tl.ConversationSummary, before: IndexedConversation | None
     ) -> TurnUpdate:
+        """Return the texts of the next blocks after the progress `before`, at most `BLOCKS_AT_ONCE` blocks.
+
+        If the conversation has another uid than `before`, it is read from its start.
+        """
         key = summary.conversation
         uid = summary.uid
         head = before.head if before is not None and before.uid == uid else 0

@@ -100,7 +100,10 @@ class PostgresTurnIndex:
     async def candidates(
         self, query: TurnQuery, vector: QueryVector | None = None
     ) -> TurnCandidates:
-        """Return the texts to rank."""
+        """Return the texts to rank: those with the most words of the query, and those nearest to its vector.
+
+        Without words these are the newest turns, with an ordinal the turns at that position.
+        """
         statements = await self._open()
         parameters = _parameters(query.owner) | limits_of(query)
         parameters["targets"] = list(query.targets)
@@ -165,7 +168,10 @@ class PostgresTurnIndex:
         return VectorState(done, total, is_ready=done == total)
 
     async def remove(self, conversation: ConversationKey) -> None:
-        """Remove a conversation with its texts, and vectors of texts that no other conversation has."""
+        """Remove a conversation with its texts, and vectors of texts that no other conversation has.
+
+        If the tables do not exist yet, they are not created.
+        """
         owner = Owner.of(conversation)
         self._vectors.forget(owner)
         if self._opened is None and await self._rows(tables.IS_CREATED, {}) == [(False,)]:

@@ -155,7 +155,7 @@ class VectorStatements:
 
     @property
     def unembedded(self) -> str:
-        """Select the newest texts of the owner without a vector of the embedder, with their digests."""
+        """The query for the newest texts of the owner without a vector of the embedder, with their digests."""
         return _statement(f"""
         SELECT newest.digest, body FROM (
             SELECT digest, max(id) AS id, max(ts) AS ts FROM turn_texts WHERE owner = :owner AND NOT EXISTS (
@@ -167,7 +167,7 @@ class VectorStatements:
 
     @property
     def add(self) -> str:
-        """Add vectors of texts that are in the index."""
+        """The statement that adds or replaces vectors of texts that are in the index."""
         array, value = "BYTEA[]", "new.vector"
         if self.extension is not None:
             array, value = "TEXT[]", f"CAST(new.vector AS {self.extension}.vector)"
@@ -181,7 +181,7 @@ class VectorStatements:
 
     @property
     def count(self) -> str:
-        """Count the vectors of the owner, and the different texts."""
+        """The query for the number of the owner's vectors of the embedder, and of the owner's different texts."""
         return _statement(f"""
         SELECT (
             SELECT count(*) FROM turn_vectors WHERE owner = :owner AND embedder = :embedder AND {self._column} IS NOT NULL
@@ -190,7 +190,7 @@ class VectorStatements:
 
     @property
     def cosines(self) -> str:
-        """Select the cosines of the texts `ids`, and of the `nearest` texts nearest to the vector."""
+        """The query for the cosines of the texts `ids`, and of the `nearest` texts nearest to the vector."""
         return _statement(f"""
         WITH compared AS MATERIALIZED (
             SELECT turn_text.id, -(point OPERATOR({self.extension}.<#>) CAST(:vector AS {self.extension}.vector)) AS cosine

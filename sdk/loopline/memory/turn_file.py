@@ -182,6 +182,7 @@ _Row = tuple[Any, ...]
 
 
 def _owner_parameters(owner: Owner, embedder: str = "") -> dict[str, Any]:
+    """Return the parameters of a statement for the three names of the owner and the digest of the embedder's key."""
     return {
         "tenant": owner.tenant,
         "project": owner.project,
@@ -234,7 +235,10 @@ class MemoryFile:
         return {name: IndexedConversation(uid=uid, head=head) for _, name, uid, head in rows}
 
     async def extend(self, owner: Owner, updates: Sequence[TurnUpdate]) -> Collection[str]:
-        """Add the texts in one transaction; return the conversations that were extended."""
+        """Add the texts in one transaction; return the conversations that were extended.
+
+        An update is skipped if the stored progress is not its `before`. Texts of recalled inputs are removed.
+        """
         names = json.dumps([update.conversation for update in updates])
         async with self._writing() as connection:
             named = {**_owner_parameters(owner), "names": names}
@@ -271,6 +275,7 @@ class MemoryFile:
         ids: Mapping[str, int],
         updates: Sequence[TurnUpdate],
     ) -> None:
+        """Insert the texts and their words under new numbers, without the texts of recalled inputs."""
         [(last,)] = await _rows(connection, _LAST_TEXT, {})
         owner_word = _owner_word(owner)
         texts = [
@@ -296,7 +301,10 @@ class MemoryFile:
     async def candidates(
         self, query: TurnQuery, vector: QueryVector | None = None
     ) -> TurnCandidates:
-        """Return the texts to rank."""
+        """Return the texts to rank: those with the most words of the query, and those nearest to its vector.
+
+        Without words these are the newest turns, with an ordinal the turns at that position.
+        """
         parameters = _owner_parameters(query.owner) | limits_of(query)
         parameters["targets"] = json.dumps(query.targets)
         statement = turns_statement(
@@ -365,7 +373,7 @@ class MemoryFile:
     async def add_vectors(
         self, owner: Owner, embedder: str, vectors: Mapping[bytes, Vector]
     ) -> None:
-        """Add the vectors of texts that are still in the index, in one transaction."""
+        """Add the vectors of texts that are still in the index, in one transaction; existing vectors stay."""
         rows = [
             {**_owner_parameters(owner, embedder), "digest": digest, "data": data}
             for digest, data in vectors.items()
@@ -381,7 +389,10 @@ class MemoryFile:
         return VectorState(done, total, is_ready=done == total)
 
     async def remove(self, conversation: ConversationKey) -> None:
-        """Remove all texts and vectors of a conversation, also from unused pages of the file."""
+        """Remove all texts and vectors of a conversation, also from unused pages of the file.
+
+        Vectors of texts that another conversation has stay. A file that does not exist is not created.
+        """
         owner = Owner.of(conversation)
         self._vectors.forget(owner)
         if self._idle is None and not await asyncio.to_thread(self._path.exists):
@@ -480,7 +491,10 @@ def _unlink(path: Path) -> None:
 
 
 async def _connect(path: Path) -> aiosqlite.Connection:
-    """Open the file; a new file is readable only by its user."""
+    """Open or create the file, with a write-ahead log and secure deletion; a new file is readable only by its user.
+
+    Each function in `on_connect` is called with the connection.
+    """
 
     def create() -> None:
         os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
@@ -505,7 +519,10 @@ async def _connect(path: Path) -> aiosqlite.Connection:
 
 
 async def _use_wal(connection: aiosqlite.Connection) -> None:
-    """Switch the file to a write-ahead log. SQLite does not wait while another connection does so, but fails at once."""
+    """Switch the file to a write-ahead log. SQLite does not wait while another connection does so, but fails at once.
+
+    It is tried again for `BUSY_SECONDS`; then the error of SQLite is raised.
+    """
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:

@@ -185,6 +185,7 @@ def _drop_copies(scored: Sequence[_ScoredText], current: str) -> list[_ScoredTex
 
 
 def _hit(items: Sequence[_ScoredText], query: TurnQuery) -> TurnHit:
+    """Return the hit of a turn from its texts, best first: the values of the best, and up to three excerpts."""
     best = items[0]
     # Consecutive passages of the same text count as one, so that other texts of the turn are shown as well.
     firsts = [next(group) for _, group in groupby(items, key=lambda item: item.text.seq)]
@@ -211,7 +212,10 @@ def _hit(items: Sequence[_ScoredText], query: TurnQuery) -> TurnHit:
 
 
 def excerpt(text: str, terms: Sequence[str], length: int = EXCERPT_CHARACTERS) -> str:
-    """Return the part of the text with the most different terms, about `length` characters; `…` marks omitted text."""
+    """Return the part of the text with the most different terms, about `length` characters; `…` marks omitted text.
+
+    A shorter text is returned in full. If no term occurs, the part is the beginning.
+    """
     if len(text) <= length:
         return text
     matches = _term_positions(text.lower(), terms)

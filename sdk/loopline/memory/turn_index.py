@@ -153,6 +153,7 @@ class MemoryTurnIndex:
         return [update.conversation for update in updates if self._extend(owner, update)]
 
     def _extend(self, owner: Owner, update: TurnUpdate) -> bool:
+        """Apply one update and return True; return False without a change if the stored progress is not `before`."""
         conversation = owner.key(update.conversation)
         stored = self._conversations.get(conversation)
         before = update.before
@@ -171,7 +172,10 @@ class MemoryTurnIndex:
     async def candidates(
         self, query: TurnQuery, vector: QueryVector | None = None
     ) -> TurnCandidates:
-        """Return the texts to rank."""
+        """Return the texts to rank: those with words of the query, and those nearest to its vector.
+
+        Without words these are the newest turns, with an ordinal the turns at that position.
+        """
         owned = self._texts_of(query.owner)
         allowed = [text for text in owned if query.may_find(text)]
         terms = _count_terms(query.terms, owned)
@@ -215,6 +219,7 @@ class MemoryTurnIndex:
         self._prune_vectors()
 
     def _texts_of(self, owner: Owner) -> list[TurnText]:
+        """Return the texts of all indexed conversations of the owner, in the order in which those were added."""
         return [
             text
             for key, stored in self._conversations.items()
@@ -249,6 +254,7 @@ class MemoryTurnIndex:
         return tuple(None if row is None else next(similarities) for row in rows)
 
     def _prune_vectors(self) -> None:
+        """Remove the vectors, of all owners and embedders, that belong to a text that is no longer indexed."""
         remaining = {
             Owner.of(key).text_digest(text.text)
             for key, stored in self._conversations.items()

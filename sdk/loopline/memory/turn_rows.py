@@ -147,6 +147,10 @@ class OwnerVectors:
     async def _load_vectors(
         self, name: tuple[Owner, str], digests: set[bytes], read: StoredVectors
     ) -> _LoadedVectors:
+        """Return the vectors of an owner and embedder; read all if none are in memory, otherwise those of new texts.
+
+        The result stays in memory. Beyond `CACHED_OWNERS` entries, those that were not used for longest are removed.
+        """
         cached = self._loaded.pop(name, None)
         vectors = cached or _LoadedVectors([], b"", load_vectors(b"", 0))
         # A vector of a digest never changes, so those in memory are valid.

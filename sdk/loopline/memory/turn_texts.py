@@ -106,6 +106,10 @@ def turn_texts(conversation: str, blocks: Iterable[tl.Block]) -> list[TurnText]:
 
 
 def _target_and_text(body: SearchedBody) -> tuple[Target, str]:
+    """Return the kind and the text of a body.
+
+    An answer that is not a string has the text "", and an attached file without text its name.
+    """
     match body:
         case tl.UserPrompt(text=text) | tl.UserFollowup(text=text) | tl.UserSteer(text=text):
             return "user", text
@@ -124,6 +128,7 @@ def _target_and_text(body: SearchedBody) -> tuple[Target, str]:
 
 
 def _texts(conversation: str, block: tl.Block, target: Target, text: str) -> Iterator[TurnText]:
+    """Yield the text of a block, a text over `PASSAGE_CHARACTERS` in passages; a shorter blank text is left out."""
     turn_text = TurnText(
         conversation=conversation,
         turn=block.turn,
@@ -146,6 +151,7 @@ def _texts(conversation: str, block: tl.Block, target: Target, text: str) -> Ite
 
 
 def _passage_ref(block: tl.Block, start: int, end: int) -> str:
+    """Return the ref of the block with the span of the passage; without it for refs that cannot have a span."""
     ref = block.name
     if isinstance(
         ref, PlanRef | ConversationRef | HostedRef

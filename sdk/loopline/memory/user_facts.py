@@ -59,7 +59,7 @@ class UserFacts:
         self._blocks = tl.UserBlocks(log, [tl.MemoryFact.type])
 
     async def facts(self, owner: Owner, conversation: str | None = None) -> list[UserFact]:
-        """Return the facts about a user, oldest first.
+        """Return the newest version of each fact about a user, oldest first; removed facts are left out.
 
         With `conversation`, facts with the scope of another conversation are left out. Facts in imported blocks are
         ignored.
@@ -111,6 +111,7 @@ class UserFacts:
             await self._append(owner.key(name), turn, removed)
 
     async def _find(self, owner: Owner, fact_id: str) -> UserFact:
+        """Return the newest version of a fact; raise a LooplineError with the ids of all facts if it is unknown."""
         facts = await self.facts(owner)
         for fact in facts:
             if fact.fact_id == fact_id:
@@ -132,6 +133,7 @@ class UserFacts:
 
 
 def _fact_of(block: tl.Block, fact: tl.MemoryFact, conversation: str) -> UserFact:
+    """Combine a recorded fact with its conversation, turn and time, and a ref that names the conversation."""
     return UserFact(
         fact_id=fact.fact_id,
         text=fact.text,

@@ -75,7 +75,10 @@ class _Work:
             raise TooManySteps(f"the schema takes more than {self._steps:,} steps to check it")
 
     def fits(self, pattern: str, text: str) -> bool:
-        """Return whether a pattern matches in a text; a pattern that RE2 does not support matches in every text."""
+        """Return whether a pattern matches in a text; a pattern that RE2 does not support matches in every text.
+
+        The compilation and the search spend steps, and raise `TooManySteps` if too few are left.
+        """
         if pattern not in self._patterns:
             self._patterns[pattern] = expression = _try_compile(pattern)
             self.spend(expression.programsize // _COMPILE_STEP if expression else 0)
@@ -94,12 +97,14 @@ _work: ContextVar[_Work] = ContextVar("_work")
 def check_schema(schema: JsonObject, *, skip_unreadable: bool = False) -> None:
     """Check that a schema can be used to validate values. This may take a second for 100 KB, so call it in a thread.
 
-    With `skip_unreadable`, a `pattern` that RE2 does not support, such as one with look-around, is allowed, and ignored in
-    validations.
+    With `skip_unreadable`, a `pattern` that RE2 does not support, such as one with look-around, is allowed, and
+    ignored in validations.
 
     Raises:
-        UnusableSchema: the schema is not a valid JSON Schema; it is nested too deeply; a reference is remote, circular or
-            without a target; or RE2 does not support a pattern.
+        UnusableSchema: the schema is not a valid JSON Schema, or nested more than 40 levels deep; a reference is
+            remote, circular or without a target; RE2 does not support a pattern; an inner schema has a `$schema`; it
+            has both `patternProperties` and `unevaluatedProperties`; more than 3,000 schemas apply to one value; or
+            the targets of references that are not in keywords for schemas have over a million characters together.
     """
     try:
         _check_form(_draft(schema), schema)
@@ -122,6 +127,7 @@ def find_errors(schema: JsonObject) -> Callable[[Json, int], list[ValidationErro
     patterns: dict[str, Expression | None] = {}
 
     def find(value: Json, limit: int) -> list[ValidationError]:
+        """Return at most `limit` errors; raise `TooManySteps` if the check exceeds the steps for the value's size."""
         values, characters = _size(value)
         steps = SCHEMA_STEPS + VALUE_STEPS * values + characters // STEP_CHARACTERS
         token = _work.set(_Work(patterns, steps))
@@ -149,7 +155,7 @@ def _draft(schema: JsonObject) -> type[Validator]:
 
 
 def _check_form(draft: type[Validator], schema: Json) -> None:
-    """Check that a schema is valid in its draft, without jsonschema's own check, which compiles patterns with `re`."""
+    """Raise `UnusableSchema` if a schema is not valid in its draft; its patterns are not compiled with `re`."""
     from referencing import Registry
 
     validator = draft(draft.META_SCHEMA, registry=Registry[Any]())
@@ -174,6 +180,8 @@ def _limit_validator(draft: type[Validator]) -> type[Validator]:
 
 
 def _count_steps(name: str, keyword: _Keyword) -> _Keyword:
+    """Return the keyword with its steps counted: it raises `TooManySteps` if the validation has too few left."""
+
     def count(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
         work = _work.get()
         work.spend(1 + _cost(name, value, instance))
@@ -223,6 +231,7 @@ def _pattern(_: Any, pattern: str, instance: Json, schema: Any) -> Iterator[Vali
 def _pattern_properties(
     validator: Any, patterns: JsonObject, instance: Json, schema: Any
 ) -> Iterator[ValidationError]:
+    """Yield the errors of the properties with a name that a pattern matches; RE2 searches the names."""
     del schema
     if isinstance(instance, dict):
         work = _work.get()
@@ -235,6 +244,7 @@ def _pattern_properties(
 def _additional_properties(
     validator: Any, inner: Json, instance: Json, schema: JsonObject
 ) -> Iterator[ValidationError]:
+    """Yield errors of properties that the schema does not name; forbidden ones share one error with all names."""
     from jsonschema.exceptions import ValidationError
 
     if not isinstance(instance, dict):
@@ -257,6 +267,7 @@ def _additional_properties(
 
 
 def _unique_items(_: Any, unique: bool, instance: Json, schema: Any) -> Iterator[ValidationError]:
+    """Yield an error if two items of a list have the same JSON, with sorted keys; 1 and 1.0 differ."""
     from jsonschema.exceptions import ValidationError
 
     del schema
@@ -316,7 +327,11 @@ class _SchemaWalk:
         self._check_steps()
 
     def _remember_schemas(self, resource: Resource[Any]) -> None:
-        """Store the ids of a schema and the schemas in it, because the check of its form covered them."""
+        """Store the ids of a schema and the schemas in it, because the check of its form covered them.
+
+        Raises:
+            UnusableSchema: they are nested more than 40 levels deep.
+        """
         waiting = [(resource, 0)]
         while waiting:
             inner, depth = waiting.pop()
@@ -326,6 +341,11 @@ class _SchemaWalk:
             waiting += [(each, depth + 1) for each in inner.subresources()]
 
     def _check_one(self, schema: JsonObject) -> None:
+        """Raise `UnusableSchema` for an inner `$schema` or a pattern that RE2 does not support.
+
+        With `skip_unreadable` this applies to the patterns of `patternProperties` only. The use of
+        `patternProperties` and `unevaluatedProperties` is recorded.
+        """
         if "$schema" in schema and schema is not self._root.contents:
             raise UnusableSchema("a schema inside it has its own $schema")
         self._is_unevaluated |= "unevaluatedProperties" in schema
@@ -343,6 +363,7 @@ class _SchemaWalk:
     def _look_up(
         self, reference: str, resolver: Resolver[Any]
     ) -> tuple[Resource[Any], Resolver[Any]]:
+        """Return the target of a reference and its resolver; raise `UnusableSchema` if the target is not a schema."""
         from referencing.exceptions import Unresolvable
 
         try:
@@ -362,6 +383,11 @@ class _SchemaWalk:
         return target, found.resolver
 
     def _check_again(self, target: Resource[Any]) -> None:
+        """Check the form of a target that is not in a keyword for schemas.
+
+        Raises:
+            UnusableSchema: the form is not valid, or all such targets together have more than a million characters.
+        """
         self._checked += len(dumps(target.contents))
         if self._checked > CHECKED_BYTES:
             raise UnusableSchema(
@@ -371,10 +397,11 @@ class _SchemaWalk:
         self._remember_schemas(target)
 
     def _check_steps(self) -> None:
-        """Check that references are not circular, and limit the number of schemas that apply to the same value."""
+        """Raise `UnusableSchema` for circular references, or if over 3,000 schemas apply to one value."""
         steps: dict[int, int] = {}
 
         def count(schema_id: int) -> int:
+            """Return the number of schemas for one value; raise `UnusableSchema` above the limit or for a circle."""
             if schema_id not in steps:
                 steps[schema_id] = 0
                 applied = self._in_place.get(schema_id, ())

@@ -60,7 +60,8 @@ def dumps(value: Json) -> str:
 def scan_json(text: str) -> list[JsonObject | BrokenJson]:
     """Find every outermost JSON object in free text: alone, in fences, or between words.
 
-    Line breaks, tabs and unnecessary backslashes in strings are allowed. An object inside a broken object is not returned.
+    Line breaks, tabs and unnecessary backslashes in strings are allowed. An object inside a broken object is not
+    returned. After 1,000 broken objects, or one that is nested too deeply, the search ends.
     """
     return split_json(text)[0]
 
@@ -81,7 +82,10 @@ def json_objects(text: str) -> list[JsonObject]:
 
 
 def extract_json(text: str) -> JsonObject | None:
-    """Return the first valid JSON object in a fence; without fences, the first one in the text, or None."""
+    """Return the first valid JSON object that directly follows a fence marker.
+
+    If there is none, or if that object is empty, the first valid one in the text is returned, or None.
+    """
     repaired = _repair(text)
     items = [(item, at) for item, at, _ in _objects(repaired) if not isinstance(item, BrokenJson)]
     fenced = (
@@ -93,8 +97,9 @@ def extract_json(text: str) -> JsonObject | None:
 def extract_value(text: str) -> tuple[Json, bool] | BrokenJson:
     """Extract the JSON value from a text; return it, and whether it is the complete text.
 
-    These are tried in order: the complete text, the fenced blocks, the object of `extract_json`, and the list at the first
-    bracket.
+    These are tried in order: the complete text, the fenced blocks, the object of `extract_json`, and the list at the
+    first bracket. If none is valid, the error of the first broken object or of the complete text is returned, or
+    `NO_JSON` for a text without JSON. A text of more than about 50,000 values is not parsed, and has an error.
     """
     if has_many_values(text):
         return BrokenJson("", f"it has more than {MAX_VALUES:,} values")
@@ -119,7 +124,7 @@ def extract_value(text: str) -> tuple[Json, bool] | BrokenJson:
 
 
 def _parse_value(text: str) -> tuple[Json, int] | BrokenJson:
-    """Parse a complete text as one value; return it and the position of its end."""
+    """Parse a complete text as one value; return it and the position of its end, or the error."""
     repaired = _repair(text.strip())
     try:
         value, end = _decode(repaired, 0)
@@ -130,7 +135,10 @@ def _parse_value(text: str) -> tuple[Json, int] | BrokenJson:
 
 
 def parse_object_at(text: str, at: int) -> tuple[JsonObject, int] | BrokenJson:
-    """Parse the object at a position; return it and the position of its end. It is as tolerant as `scan_json`."""
+    """Parse the object at a position; return it and the position of its end. It is as tolerant as `scan_json`.
+
+    For malformed JSON, and for a value that is not an object, the error is returned.
+    """
     try:
         value, end = _decode(text, at)
     except RecursionError as error:
@@ -148,7 +156,10 @@ def parse_object_at(text: str, at: int) -> tuple[JsonObject, int] | BrokenJson:
 
 
 def parse_object(text: str) -> JsonObject | BrokenJson:
-    """Parse a complete text as one object; a blank text is an empty object."""
+    """Parse a complete text as one object; a blank text is an empty object.
+
+    Malformed JSON, text after the object, and more than about 50,000 values are returned as the error.
+    """
     stripped = text.strip()
     if not stripped:
         return {}
@@ -183,7 +194,10 @@ def well_formed(text: str) -> str:
 
 
 def well_formed_json(value: Json) -> Json:
-    """Return the value with `well_formed` strings, and with NaN and infinities as text."""
+    """Return the value with `well_formed` strings, and with NaN and infinities as text.
+
+    A value that is nested too deeply raises `RecursionError`.
+    """
     match value:
         case str():
             return well_formed(value)
@@ -218,7 +232,10 @@ def _decode(text: str, at: int) -> tuple[Json, int]:
 
 
 def _objects(text: str) -> list[tuple[JsonObject | BrokenJson, int, int]]:
-    """Return each object and broken object with its start and end. Each character is read once."""
+    """Return each object and broken object with its start and end. Each character is read once.
+
+    After 1,000 broken objects, or one that is nested too deeply, the search ends.
+    """
     items: list[tuple[JsonObject | BrokenJson, int, int]] = []
     tries = MAX_BROKEN_OBJECTS
     opening = _OBJECT.search(text)
@@ -240,6 +257,7 @@ def _objects(text: str) -> list[tuple[JsonObject | BrokenJson, int, int]]:
 
 
 def _broken(text: str, at: int, error: ValueError | RecursionError | None) -> BrokenJson:
+    """Create the `BrokenJson` for an error in the JSON at `at`; an error of None means that it is not an object."""
     match error:
         case json.JSONDecodeError(msg=message, pos=pos):
             line = text.count(chr(10), 0, pos) + 1

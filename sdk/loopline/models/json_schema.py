@@ -44,7 +44,7 @@ def raise_mismatches() -> Generator[None, None, None]:
 
 
 def adapter_of(kind: type[T] | TypeAdapter[T]) -> tuple[TypeAdapter[T], JsonObject]:
-    """Return the pydantic adapter of a type, and its JSON Schema.
+    """Return the pydantic adapter of a type, and its JSON Schema; an adapter is returned unchanged.
 
     Raises:
         LooplineError: the values of the type cannot be written as JSON.
@@ -59,10 +59,14 @@ def adapter_of(kind: type[T] | TypeAdapter[T]) -> tuple[TypeAdapter[T], JsonObje
 
 
 def validator_of_adapter(adapter: TypeAdapter[T]) -> Callable[[Json], T]:
-    """Return a function that converts a JSON value to the type, and raises `SchemaMismatch` if it does not fit."""
+    """Return a function that converts a JSON value to the type, and raises `SchemaMismatch` if it does not fit.
+
+    The message has the first three errors with their paths, and the number of the rest.
+    """
     from pydantic import ValidationError
 
     def read(raw: Json) -> T:
+        """Return the value as the type; raise `SchemaMismatch` with its first errors if it does not fit."""
         try:
             return adapter.validate_json(dumps(raw))
         except ValidationError as error:
@@ -100,13 +104,15 @@ def validator_of_schema(
 def validator_of_checked(schema: JsonObject) -> Callable[[Json], Json]:
     """Return a function that returns a JSON value unchanged if it fits the schema, and raises `SchemaMismatch` if not.
 
-    The schema must have passed `check_schema`. A value that takes too many steps to check is rejected too.
+    The schema must have passed `check_schema`. A value that takes too many steps to check, or is nested too deeply,
+    is rejected too.
     """
     from loopline.models.bounded_schema import TooManySteps, find_errors
 
     find = find_errors(schema)
 
     def read(raw: Json) -> Json:
+        """Return the value unchanged; raise `SchemaMismatch` if it does not fit, or cannot be checked."""
         try:
             errors = find(raw, _MAX_COMPLAINTS)
         except TooManySteps as error:
@@ -135,6 +141,7 @@ def convert_scalars(value: Json, schema: JsonObject) -> Json:
 
 
 def _convert_scalars(value: Json, schema: Json, root: JsonObject, references: int = 0) -> Json:
+    """Convert as `convert_scalars` does, with definitions from `root` and at most 16 references in a row."""
     match value, schema:
         case _, {"$ref": str(ref)} if references < _MAX_REFERENCES:
             return _convert_scalars(value, definition_at(ref, root), root, references + 1)
@@ -173,6 +180,7 @@ def _types(schema: JsonObject) -> set[str]:
 
 
 def _convert_text(text: str, types: set[str]) -> Json:
+    """Convert a text to a boolean, integer or number of `types`; unchanged if none fits or texts are allowed."""
     stripped = text.strip()
     if "string" in types:
         return text
@@ -204,7 +212,11 @@ def is_object_schema(schema: JsonObject) -> bool:
 
 
 def resolve(schema: JsonObject) -> JsonObject:
-    """Return the schema with its outermost `$ref` replaced by its target; the schema of a recursive type is a `$ref`."""
+    """Return the schema with its outermost `$ref` replaced by its target; the schema of a recursive type is a `$ref`.
+
+    The other fields of the schema override those of the target. If the schema does not contain the target, it is
+    returned unchanged.
+    """
     match schema:
         case {"$ref": str(reference), **fields} if reference.startswith("#/"):
             target = definition_at(reference, schema)
@@ -266,6 +278,7 @@ def json_form(name: str, schema: JsonObject) -> JsonForm:
 
 
 def _strict(schema: JsonObject) -> JsonObject:
+    """Return the strict form of a schema, with bounds in its description, or raise `_NotStrictError`."""
     if _UNSUPPORTED & schema.keys():
         raise _NotStrictError
     if "$ref" in schema:  # providers reject other keywords next to it
@@ -292,6 +305,7 @@ def _strict(schema: JsonObject) -> JsonObject:
 
 
 def _strict_value(name: str, value: Json) -> Json:
+    """Return the value of a keyword, with the schemas in it made strict; boolean schemas in it are dropped."""
     match value:
         case dict() if name in _DEFINITIONS:
             return {key: _strict(item) for key, item in value.items() if isinstance(item, dict)}
@@ -304,7 +318,7 @@ def _strict_value(name: str, value: Json) -> Json:
 
 
 def _refers_to_itself(schema: JsonObject) -> bool:
-    """Return whether a definition refers to itself, directly or not; the depth of its values is then unlimited."""
+    """Return whether a definition in `$defs` refers to itself, directly or not, so values have unlimited depth."""
     definitions = object_in(schema, "$defs").items()
     references = {name: _references(value) for name, value in definitions}
     try:

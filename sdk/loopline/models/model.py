@@ -47,7 +47,7 @@ class Price:
     long: LongPrice | None = None
 
     def of(self, usage: Usage) -> float:
-        """Return the cost of one request with this usage, in US dollars."""
+        """Return the cost of one request in US dollars; prompts over `long.over` tokens have the long price."""
         if self.long is not None and usage.input_tokens > self.long.over:
             return self.long.price.of(usage)
         uncached = usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens
@@ -60,7 +60,10 @@ class Price:
         return cost / 1_000_000
 
     def times(self, of_input: float, of_output: float) -> Price:
-        """Return the price multiplied by a factor for input and caches, and one for output."""
+        """Return the price multiplied by a factor for input and caches, and one for output.
+
+        Its values are rounded to six decimals; the price of long prompts is left out.
+        """
         long = self.cache_write_long
         return Price(
             input=round(self.input * of_input, 6),
@@ -261,8 +264,10 @@ class ModelRegistry:
     def chain(self, choice: Model | Sequence[Model] | str | None = None) -> Chain:
         """Return the chain for a choice: models, or the name of a role. None and an unknown role mean the default.
 
+        A model that is not in the registry is passed to `wrap`.
+
         Raises:
-            ModelError: the choice is a model string, or not a model.
+            ModelError: the choice is a model string, empty, or not a model.
         """
         if choice is None:
             return self.default

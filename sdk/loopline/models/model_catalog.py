@@ -145,7 +145,11 @@ class ModelFacts:
         )
 
     def setting_support(self) -> SettingSupport:
-        """Return the settings that the model supports over its API."""
+        """Return the settings that the model supports over its API.
+
+        A seed and penalties are supported only over Chat Completions, and stop texts not over Responses. A model that
+        thinks with a budget supports the efforts `minimal` to `high`.
+        """
         is_chat = self.api == "chat"
         efforts: tuple[Effort, ...] = self.efforts
         if self.thinking_by == "budget":
@@ -288,7 +292,11 @@ _O3 = replace(
 
 
 def _million(price: Price, efforts: tuple[Effort, ...], base: ModelFacts = _MILLION) -> ModelFacts:
-    """Return the facts of an OpenAI model with a window of a million tokens."""
+    """Return the facts of an OpenAI model with a window of a million tokens.
+
+    For a prompt of more than 272,000 tokens, input and caches cost twice, and output 1.5 times `price`. If `none` is
+    not in `efforts`, thinking cannot be turned off, and temperature is not supported.
+    """
     off = "none" in efforts
     return replace(
         base,
@@ -475,7 +483,11 @@ _LOCAL_THINKING = replace(_LOCAL, thinking="plain", thinking_field="reasoning")
 
 
 def _over_openrouter(facts: ModelFacts) -> ModelFacts:
-    """Return the facts of a model on OpenRouter, which offers all models over Chat Completions."""
+    """Return the facts of a model on OpenRouter, which offers all models over Chat Completions.
+
+    Tools together with a JSON Schema, a cache key, service tiers and a field for thinking are not supported there.
+    Thinking is turned off by the effort `none` only.
+    """
     return replace(
         facts,
         api="chat",

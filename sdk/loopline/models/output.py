@@ -194,7 +194,9 @@ class OutputType(Generic[T_co]):
         return self._text(cast("Json", json.loads(text)))
 
     def _normal_text(self, value: Json) -> str:
-        """Return the JSON of a value, whose texts and booleans are numbers where the schema has only those.
+        """Return the JSON of a value, with texts and booleans as numbers if its schema allows only numbers there.
+
+        Without a Python type, and if the converted value does not fit, the value stays as it is.
 
         Raises:
             SchemaMismatch: the type does not read the value.
@@ -263,7 +265,10 @@ class JsonText:
         next(self._reading)
 
     def feed(self, text: str) -> str:
-        """Take the next piece; return the text that it adds to the value."""
+        """Take the next piece; return the text that it adds to the value.
+
+        It is "" after the value is complete. If the value ends in this piece, `is_over` and `remainder` are set.
+        """
         if self.is_over:
             return ""
         for at, character in enumerate(text, 1):
@@ -278,7 +283,7 @@ class JsonText:
         return self._unwrap(value)
 
     def _read(self) -> Generator[None, str, str]:
-        """Read the value; return the character after it if that character showed its end, else ""."""
+        """Read the value; return the character after it if that character showed its end, and "" if not."""
         character = yield
         while character.isspace():
             character = yield

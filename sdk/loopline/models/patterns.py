@@ -32,7 +32,7 @@ def compile_pattern(pattern: str, *, ignore_case: bool = False) -> Expression:
     """Compile a regular expression with RE2, which does not support look-around and back-references.
 
     Raises:
-        LooplineError: the expression is invalid or too long.
+        LooplineError: the expression is invalid, has over 1,000 characters, or compiles to over 10,000 instructions.
     """
     if len(pattern) > PATTERN_CHARACTERS:
         raise LooplineError(

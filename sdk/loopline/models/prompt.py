@@ -215,7 +215,11 @@ class Options:
     settings: ModelSettings | None = None
 
     def with_settings(self, settings: ModelSettings) -> Options:
-        """Return these options with the settings, which must be supported by the model."""
+        """Return these options with the settings, which must be supported by the model.
+
+        The lower output limit counts, an effort of the settings replaces that of the options, and stop texts are
+        added.
+        """
         limit = self.output_limit
         if settings.max_tokens is not None:
             limit = settings.max_tokens if limit is None else min(limit, settings.max_tokens)
@@ -391,7 +395,7 @@ def cost(message: Message) -> int:
 
 
 def cost_of_text(message: Message, written: str) -> int:
-    """Estimate the tokens of a message without its files; `written` is its repr."""
+    """Estimate the tokens of a message without its files; `written` is its repr. A passing message costs 0."""
     match message:
         case UserMessage(passing=True):
             return 0  # the provider hides it from the model

@@ -126,7 +126,7 @@ def find_documented_error(
 def wait_seconds(headers: Mapping[str, str], now: datetime) -> float | None:
     """Return the seconds to wait before the next request, from the headers of an error; None if they do not tell.
 
-    Without a `retry-after` header, the wait lasts until all exhausted limits are reset.
+    `retry-after-ms` precedes `retry-after`. Without both, the wait lasts until all exhausted limits are reset.
     """
     sent = defaultdict(str, {name.lower(): value.strip() for name, value in headers.items()})
     exhausted = [name for name, value in sent.items() if "ratelimit" in name and value == "0"]

@@ -142,7 +142,11 @@ UNLIMITED = 1 << 53
 def attachment_support(
     limits: AttachmentLimits, *, vision: bool, pdf: bool, window: int, output_limit: int
 ) -> AttachmentSupport:
-    """Return the files that a request to a model may include; `window` and `output_limit` are in tokens."""
+    """Return the files that a request to a model may include; `window` and `output_limit` are in tokens.
+
+    Without `vision` and `pdf` there are none. Files may take 75% of the request's bytes, and each may cost at most
+    half of `window - output_limit`.
+    """
     if not vision and not pdf:
         return AttachmentSupport()
     small = window <= SMALL_WINDOW

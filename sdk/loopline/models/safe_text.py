@@ -56,7 +56,10 @@ def is_loopback(host: str) -> bool:
 
 
 def remove_secrets(url: str) -> str:
-    """Remove the user, the password and the values of the query from a URL; the names of the query stay."""
+    """Remove the user, the password and the values of the query from a URL; the names of the query stay.
+
+    The value of `api-version` stays too; a value without a name is removed.
+    """
     address, _, query = url.partition("?")
     names = (f"{name}{value}" if name == _HARMLESS else name for name, value in _pairs(query))
     public_query = "&".join(names)
@@ -64,7 +67,10 @@ def remove_secrets(url: str) -> str:
 
 
 def secrets_in(url: str) -> tuple[str, ...]:
-    """Return the password and the query values of a URL, both as written and decoded; short ones are left out."""
+    """Return the password and the query values of a URL, both as written and decoded, each once.
+
+    Those shorter than 8 characters, and the value of `api-version`, are left out.
+    """
     address, _, query = url.partition("?")
     values = [value for name, value in _pairs(query) if name != _HARMLESS]
     values += [match["user_info"].partition(":")[2] for match in _USER_INFO.finditer(address)]

@@ -117,7 +117,10 @@ class ModelSettings:
         return {name: value for name, value in values.items() if value is not None}
 
     def override(self, later: ModelSettings) -> ModelSettings:
-        """Return these settings with those of a later layer in place of the same ones."""
+        """Return these settings with those of a later layer in place of the same ones.
+
+        `extra_headers` and `extra_body` are merged by key.
+        """
         if later == UNSET:
             return self
         if self == UNSET:
@@ -164,6 +167,7 @@ def shorten_value(value: object) -> str:
 
 
 def _to_json(value: object) -> Json:
+    """Return a setting as JSON: a tuple as a list of texts, a mapping as a dict, other values unchanged."""
     match value:
         case tuple():
             return [str(item) for item in cast("tuple[object, ...]", value)]
@@ -174,6 +178,8 @@ def _to_json(value: object) -> Json:
 
 
 def _is_number(low: float, high: float, *, above: bool = False) -> Callable[[object], bool]:
+    """Return a check for a finite number from `low` to `high`, without bools; `above` excludes `low` itself."""
+
     def check(value: object) -> bool:
         if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
             return False
@@ -199,6 +205,7 @@ def _is_tier(value: object) -> bool:
 
 
 def _are_headers(value: object) -> bool:
+    """Return whether a value maps valid header names outside of `OWN_HEADERS` to printable ASCII texts."""
     return isinstance(value, Mapping) and all(
         isinstance(name, str)
         and name.isascii()
@@ -212,6 +219,7 @@ def _are_headers(value: object) -> bool:
 
 
 def _is_body(value: object) -> bool:
+    """Return whether a value is a mapping of JSON by non-empty names, without those in `STRUCTURE`."""
     if not isinstance(value, Mapping):
         return False
     body = cast("Mapping[object, Json]", value)
@@ -335,7 +343,7 @@ class SettingSupport:
     def problems(
         self, settings: ModelSettings, output_limit: int, effort: str = ""
     ) -> Iterator[tuple[str, str]]:
-        """Yield the name of each setting that is not supported, and what is supported instead; empty if nothing is.
+        """Yield the name of each setting that is not supported, and a text for the supported alternative, or "".
 
         `effort` is the reasoning effort of the request if the settings have none.
         """
@@ -355,6 +363,7 @@ class SettingSupport:
 
     @property
     def _switches(self) -> Mapping[str, bool]:
+        """The settings that are supported with every valid value or not at all, by name."""
         return {
             "seed": self.seed,
             "presence_penalty": self.penalties,

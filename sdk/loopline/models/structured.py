@@ -179,7 +179,9 @@ async def structured_llm_call(
         timeout_seconds: The limit for each request.
 
     Raises:
-        LooplineError: the schema is not a valid JSON Schema, or its values are not objects.
+        LooplineError: the schema is invalid, the type does not have a schema, or its values are not objects.
+        CassetteError: the cassette of the model cannot be used, or lacks the reply.
+        StoreError: the store failed.
     """
     validate: Callable[[Json], object]
     if isinstance(schema, dict):
@@ -217,7 +219,10 @@ class _StructuredCall:
     timeout_seconds: float | None
 
     async def run(self, default_value: object) -> StructuredCallResult[object]:
-        """Send requests until a reply fits, and return the result with all attempts."""
+        """Send requests until a reply fits, and return the result with all attempts.
+
+        After a failure without text, the next level follows. If no reply fits, the value is `default_value`.
+        """
         attempts: list[Attempt] = []
         for level, tries in _levels(self.model.capabilities):
             last: Attempt | None = None
@@ -240,6 +245,10 @@ class _StructuredCall:
         )
 
     async def _attempt(self, level: Level, last: Attempt | None) -> tuple[Attempt, _Fit | None]:
+        """Send one request; return the attempt, and the value with its object, or None if the reply does not fit.
+
+        A `ModelError`, a refusal or a mismatch is the `problem` of the attempt.
+        """
         try:
             reply = await complete_reply(
                 self.model, self._request(level, last), self.timeout_seconds
@@ -262,6 +271,7 @@ class _StructuredCall:
         return Attempt(level=level, text=text, usage=reply.usage), fit
 
     def _read(self, raw: JsonObject) -> object:
+        """Convert an object to the value; raise `SchemaMismatch` for any error, or if `parse_fn` returns None."""
         with raise_mismatches():
             value = self.validate(raw)
             if self.parse_fn is not None:
@@ -271,6 +281,7 @@ class _StructuredCall:
             return value
 
     def _object(self, level: Level, text: str) -> JsonObject:
+        """Return the object in a reply, or that of the fallback for plain text; raise `SchemaMismatch` if missing."""
         extracted = extract_json(text)
         if extracted is None and level == "plain_text" and self.regex_fallback is not None:
             try:
@@ -286,6 +297,7 @@ class _StructuredCall:
         return well_formed_object(extracted)
 
     def _request(self, level: Level, last: Attempt | None) -> Prompt:
+        """Return the prompt of an attempt, which forces the tool or quotes the schema, and adds the last problem."""
         prompt = self.prompt
         forced = level == "native"
         wants_json = level == "json_mode"
@@ -333,8 +345,8 @@ async def complete_reply(model: Model, prompt: Prompt, timeout_seconds: float | 
     """Return the model's complete reply, without streaming it.
 
     Raises:
-        ModelError: the model fails, or does not reply within `timeout_seconds`; any other error of the model becomes a
-            ModelError, except errors of a store or a cassette.
+        ModelError: the model fails, does not reply within `timeout_seconds`, or ends its stream without a reply; any
+            other error of the model becomes a ModelError, except errors of a store or a cassette.
     """
     reply: Reply | None = None
     try:

@@ -48,7 +48,8 @@ class YamlDocument:
 def read_yaml(text: str, *, first_line: int = 1, plain: bool = False) -> YamlDocument:
     """Parse a text with one YAML document; dates stay text. `first_line` is the number of its first line for errors.
 
-    In a `plain` document all scalars are texts, and flow style, anchors and tags are errors.
+    In a `plain` document all scalars are texts, and flow style, anchors and tags are errors. The value of an empty
+    text is None.
 
     Raises:
         YamlError: the text is not valid YAML, is not a JSON value, or repeats a key.
@@ -95,6 +96,7 @@ def split_front_matter(text: str, *, plain: bool = False) -> tuple[YamlDocument,
 
 
 def _check_plain(text: str, first_line: int) -> None:
+    """Raise `YamlError` for the first anchor, alias, tag, mapping in braces or list in brackets."""
     import yaml
 
     refused = {
@@ -121,6 +123,7 @@ class _Walk:
     ancestors: list[Node] = field(default_factory=list["Node"])
 
     def value(self, node: Node, path: KeyPath) -> Json:
+        """Convert a node to JSON, and store its line; raise `YamlError` if the node contains itself."""
         self.lines.setdefault(path, self._line(node))
         if node in self.ancestors:
             raise YamlError(self._line(node), "a value contains itself")
@@ -130,6 +133,7 @@ class _Walk:
         return value
 
     def _value(self, node: Node, path: KeyPath) -> Json:
+        """Convert a node by its tag, or a plain scalar to text; raise `YamlError` for unsupported or invalid ones."""
         kind = node.tag.removeprefix(_TAG)
         if self.plain and kind not in ("map", "seq"):
             return str(node.value)
@@ -157,6 +161,7 @@ class _Walk:
                 raise YamlError(self._line(node), f"values of the type {kind} are not supported")
 
     def _mapping(self, node: Node, path: KeyPath) -> Json:
+        """Convert a mapping and store the lines of its keys; raise `YamlError` for a repeated or non-text key."""
         values: dict[str, Json] = {}
         for key, item in node.value:
             if key.tag != f"{_TAG}str" and not self.plain:

@@ -154,6 +154,7 @@ def find_candidates(question: Question, passages: Sequence[CitablePassage]) -> l
 
 
 def _score_sentences(question: Question, passage: CitablePassage) -> Iterator[Candidate]:
+    """Yield each sentence of a passage that has a word of the question, in order, with its score."""
     is_source = kind_of(passage.path) != "prose"
     sentences = tuple(split_sentences(passage.text, is_source=is_source))
     stems = [find_stems(sentence) for sentence in sentences]

@@ -64,7 +64,10 @@ class OfflineModel:
 
 
 def _next_step(prompt: models.Prompt) -> Step:
-    """Return the text and the calls of the next step of the turn that the prompt shows."""
+    """Return the text and the calls of the next step of the turn that the prompt shows.
+
+    A title is the first words of the questions. For summaries, selections, searches and lessons both are empty.
+    """
     match prompt.purpose:
         case "title":
             turn = read_turn(prompt)
@@ -134,6 +137,7 @@ class _TurnReader:
         return self._answer()
 
     def _plan(self) -> Step:
+        """Return the call that makes a plan of three steps; the search step names the key words of the questions."""
         words = [word for question in self._found for word in question.weights][:KEY_WORDS]
         steps: list[models.Json] = [
             f"search the knowledge space for {' '.join(words) or 'the question'}",
@@ -166,6 +170,7 @@ class _TurnReader:
         return ticks, (_call(READ, paths=list[models.Json](paths)),)
 
     def _answer(self) -> Step:
+        """Return the ticked plan, an answer to each question, quoted or declined, and the failed calls."""
         searched = self._count if any(self._found.values()) else ""
         has_read = any(call.ok for call in self._reads)
         ticks = self._tick(

@@ -120,7 +120,10 @@ def parse_passages(result: str) -> list[CitablePassage]:
 
 
 def rank_passages(calls: Iterable[TurnCall]) -> list[CitablePassage]:
-    """Return the passages in the results of searches and reads; those that several results have rank higher."""
+    """Return the passages in the results of searches and reads, in the order of their first result, with ranks.
+
+    A rank is at most 1; passages near the top of several results rank higher. Results of failed calls are ignored.
+    """
     passages: dict[int, CitablePassage] = {}
     ranks: dict[int, float] = {}
     for call in calls:

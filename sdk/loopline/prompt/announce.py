@@ -172,7 +172,10 @@ def _remaining_rounds(iteration: int, limit: int, tokens: int | None) -> str:
 
 
 def _plan_lines(plans: Sequence[PlanSnapshot], room: int | None) -> list[str]:
-    """Write the plans; if they exceed `room` tokens, with fewer and shorter steps. The current plan is shortened last."""
+    """Write the plans; if they exceed `room` tokens, with fewer and shorter steps. The current plan is shortened last.
+
+    The shortest form is returned even if it exceeds `room`; None does not limit the plans.
+    """
     lines = [line for plan in plans for line in (_plan_title(plan), *plan.lines())]
     for step in range(len(PLAN_SIZES) + 2):
         if room is None or estimate("\n".join(lines)) <= room:

@@ -56,7 +56,10 @@ def is_image_or_pdf(file: UserAttachment) -> bool:
 
 
 def tokens_of(file: UserAttachment, allowed: AttachmentSupport) -> int:
-    """Estimate the tokens of an image or a PDF that is sent to a model."""
+    """Estimate the tokens of an image or a PDF that is sent to a model.
+
+    They are 300 to 4,800 for an image by its size in pixels, and at least 3,000 for each page of a PDF.
+    """
     if attachments.is_image(file):
         patches = -(-file.width // _PATCH) * -(-file.height // _PATCH)
         return min(max(patches * _PATCH_TOKENS, _MIN_TOKENS), _MAX_TOKENS)
@@ -67,7 +70,11 @@ def tokens_of(file: UserAttachment, allowed: AttachmentSupport) -> int:
 def show_file(
     block: Block, file: UserAttachment, window: Projection, load: FileLoad
 ) -> tuple[Attached, FileLoad]:
-    """Return the attached file under a window, with its data if the model gets it, and the load including the file."""
+    """Return the attached file under a window, with its data if the model gets it, and the load including the file.
+
+    The data is sent only for an image or a PDF within the limits. A file that is not sent does not add to the load; its
+    description has the reason, its text, or both.
+    """
     reason = ""
     if _is_old(block, file, window):
         reason = "it came some turns ago, or room was needed"
@@ -83,6 +90,7 @@ def show_file(
 def _attach(
     file: UserAttachment, ref: str, text: str, allowed: AttachmentSupport, *, is_sent: bool
 ) -> Attached:
+    """Return the attached file with `text`; without `is_sent` its data is empty, and its tokens are 0."""
     return Attached(
         ref=ref,
         name=file.name,

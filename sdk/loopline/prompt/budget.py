@@ -152,10 +152,11 @@ def _drop_files(view: View, window: Projection, budget: Budget) -> Projection:
 def choose_cut_point(
     rendering: Rendering, room: int, summary_tokens: Callable[[CutPoint], int], *, after: int
 ) -> CutPoint | None:
-    """Return the first cut point after `after` messages at which the summary and the remaining messages fit `room` tokens.
+    """Return the first cut point after `after` messages at which the summary and later messages fit `room` tokens.
 
-    `summary_tokens` returns the tokens of the summary of everything before a cut point. If a turn starts soon after the
-    cut point, the cut is made there; the newest round always remains. Return None if there is no such cut point.
+    `summary_tokens` returns the tokens of the summary of everything before a cut point. If no cut point fits, the last
+    of them is returned. If a turn starts soon after the cut point, the cut is made there; the newest round always
+    remains. Return None without a cut point after `after` messages.
     """
     cuts = [cut for cut in rendering.cuts if cut.messages > after]
     if not cuts:
@@ -206,9 +207,10 @@ def cache_points(
 ) -> tuple[CachePoint, ...]:
     """Return the cache points for a request of a new round in `turn`, with the rendered messages and then `inputs`.
 
-    They are `prev_turn`, the end of the previous turn; `pre_tail`, some rounds before the tail; and `tail`, the end of the
-    stable messages. If the last written point is too far before the tail to be found there, it replaces `pre_tail`. If the
-    turn has hidden a message, `prev_turn` moves to the end of the unchanged messages.
+    They are `prev_turn`, the end of the previous turn; `pre_tail`, some rounds before the tail; and `tail`, the end of
+    the stable messages. If the last written point is too far before the tail to be found there, it replaces `pre_tail`.
+    If the turn has hidden a message, `prev_turn` moves to the end of the unchanged messages. Points are in ascending
+    order, one for each position, and a point before all messages is left out.
     """
     messages = len(rendering.messages)
     tail = messages + len(inputs.messages)

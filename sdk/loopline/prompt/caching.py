@@ -261,6 +261,7 @@ def simulate(requests: Iterable[SentRequest], rules: CacheRules) -> CacheReport:
 
 
 def _rows(requests: Iterable[SentRequest], rules: CacheRules) -> Iterator[CacheRow]:
+    """Yield a row for each request, in order; misses are found by caches with all limits and with fewer limits."""
     # The cost of a limit is the difference between a cache with this limit and one without it. Each cache has one limit
     # less than the one before, so no token is counted for two limits.
     caches = [rules.without(*_LIMITS[:lifted]) for lifted in range(len(_LIMITS) + 1)]
@@ -473,7 +474,7 @@ class OpenAICache(CacheRules):
         return 1.0
 
     def send(self, sent: SentRequest) -> CacheOutcome:
-        """Simulate sending the next request, and return its cache usage."""
+        """Simulate sending the next request, and return its cache usage; its prefixes are cached free of cost."""
         prefixes = self._prefixes(sent)
         tokens = totals(sent)
         lengths = (

@@ -142,6 +142,7 @@ def _exceeds(blocks: Sequence[tl.Block], window: tl.Projection, room: int) -> bo
 
 
 def _result(block: tl.Block, result: tl.ToolResult, call: tl.ToolCalled | None, limit: int) -> str:
+    """Return the first `limit` characters of a result after its ref, call and status; name the number omitted."""
     arguments = short_arguments(call.arguments) if call else ""
     shown = result.text[:limit]
     hidden = len(result.text) - len(shown)
@@ -206,7 +207,11 @@ class ModelRequest:
 
 
 def past_requests(timeline: tl.Timeline) -> Iterator[ModelRequest]:
-    """Yield the request of every round with a model and a prompt that was rendered from blocks, in order."""
+    """Yield the request of every round with a model and a prompt that was rendered from blocks, in order.
+
+    Raises:
+        LooplineError: this version of Loopline does not have the protocol of a round.
+    """
     views: dict[str, View] = {}
     for block in timeline.blocks:
         start = block.body
@@ -295,6 +300,7 @@ def messages_digest(messages: Sequence[Message]) -> str:
 
 
 def _inexact(start: tl.RoundStart, digest: str, *, has_texts: bool) -> str:
+    """Return the reason why a request is inexact: its renderer, a missing text or its digest; "" if it is exact."""
     if start.renderer != RENDERER:
         return f"it was rendered by version {start.renderer}, this loopline has {RENDERER}"
     if not has_texts:
@@ -305,6 +311,7 @@ def _inexact(start: tl.RoundStart, digest: str, *, has_texts: bool) -> str:
 
 
 def _parts(message: Message, ref: str) -> list[Part]:
+    """Return the parts of a message: of a reply, those of its echo, or its text and calls; otherwise the message."""
     match message:
         case AssistantMessage(echo=ReasoningReplay(parts=parts)):
             return [_part("message", repr(part), ref) for part in parts]
@@ -384,6 +391,7 @@ def replayed_rounds(timeline: tl.Timeline) -> Iterator[ReplayedRound]:
 
 
 def _compare_texts(timeline: tl.Timeline, request: ModelRequest) -> Divergence | None:
+    """Compare the renderer, the system text and, without a trace, the tools with those recorded; None if equal."""
     start = request.round_start
     if start.renderer != RENDERER:
         return Divergence(part="renderer", recorded=str(start.renderer), rendered=str(RENDERER))
@@ -397,6 +405,10 @@ def _compare_texts(timeline: tl.Timeline, request: ModelRequest) -> Divergence |
 
 
 def _compare_messages(request: ModelRequest, agreed: set[tuple[str, str]]) -> Divergence | None:
+    """Return the range of the messages that `agreed` lacks if their digest differs; None if it is equal.
+
+    If `agreed` has all of them, the range is that of all messages.
+    """
     recorded = request.round_start.stable_sha256
     rendered = request.stable_sha256
     if recorded == rendered:
@@ -452,7 +464,10 @@ def _digest(text: str | None) -> str:
 
 
 def answer_schema(timeline: tl.Timeline, request: ModelRequest) -> JsonObject | None:
-    """Return the JSON Schema of the answer that the request asked the provider to enforce; None without a schema."""
+    """Return the JSON Schema of the answer that the request asked the provider to enforce.
+
+    Return None if the request did not ask for it, or if the timeline does not have the schema.
+    """
     start = request.round_start
     if start.answer_by != "schema":
         return None

@@ -74,7 +74,11 @@ class LedgerEntry:
 
 
 def ledger_entries(blocks: Iterable[tl.Block]) -> list[LedgerEntry]:
-    """Return an entry for each block with enough words that earlier blocks of its turn do not have, in order."""
+    """Return an entry for each block with enough words that earlier blocks of its turn do not have, in order.
+
+    An entry with a new number, name or path gets rank 2. An entry of rank 0 is left out if a third of its words or less
+    are new.
+    """
     calls: dict[str, tl.ToolCalled] = {}
     known_words: set[str] = set()
     turn = 0

@@ -101,6 +101,7 @@ class RenderState:
             fold(self, block, block.body)
 
     def _take(self, block: tl.Block, body: RenderStateBody) -> None:
+        """Store the part of a block that renderings need; an input that was already taken cannot be recalled."""
         match body:
             case tl.RoundStart() as start:
                 self._begin(block, start)
@@ -183,6 +184,7 @@ class RenderState:
         return min(max(1.0, *ratios), MAX_FACTOR) if ratios else 1.0
 
     def _begin(self, block: tl.Block, start: tl.RoundStart) -> None:
+        """Record the inputs that a round takes, except recalled ones, and its model, estimate and cache points."""
         for seq in start.takes:
             if seq in self.inputs and seq not in self._recalled and seq not in self.taken_at:
                 self.taken_at[seq] = block.seq
@@ -431,7 +433,10 @@ class Rendering:
         return messages, load
 
     def _add_summary(self) -> None:
-        """Add the messages that replace the blocks before the window: summary, plan history, feedback and inputs."""
+        """Add the messages that replace the blocks before the window: summary, plan history, feedback and inputs.
+
+        Without a summary in the window no message is added. The inputs are those of a turn that the summary splits.
+        """
         recorded = self._state.summaries.get(self.window.summary)
         if recorded is None:
             return
@@ -463,6 +468,7 @@ class Rendering:
             )
 
     def _begin_decision(self, block: tl.Block, decision: tl.Decision) -> None:
+        """Add the tail of the round, if it stays, and the raw text of the reply; store its echo and call count."""
         start = self._round_start
         self._round_start = None
         is_new = block.seq > self.window.unbound
@@ -488,6 +494,10 @@ class Rendering:
         return message if echo is None else structs.replace(message, echo=echo)
 
     def _begin_round(self, block: tl.Block, start: tl.RoundStart) -> None:
+        """Record the round, its turn and a cut point before it, and add the inputs that it takes.
+
+        A trace without inputs is skipped. While calls lack results, the cut point is left out.
+        """
         is_trace = start.shows == "trace"
         if is_trace and not start.takes:
             self._round_start = None
@@ -512,6 +522,7 @@ class Rendering:
             self.last_tail = min(start.points[-1].messages, len(self.messages))
 
     def _add_inputs(self, blocks: Sequence[tl.Block]) -> None:
+        """Add the messages of inputs; record the positions of inputs and files, and the texts that are complete."""
         messages, self._load = self._input_messages(blocks)
         for message, parts in messages:
             shown = {attached.ref: attached for attached in message.attachments}
@@ -524,6 +535,10 @@ class Rendering:
             self._add(message, parts[0].ref)
 
     def _add_to_round(self, block: tl.Block, body: RoundBody) -> None:
+        """Add a call, a result or notes to the current round, and render it when all results are there.
+
+        Without a current round the block is ignored; so is the result of a call that is not in the round.
+        """
         current = self._round
         if current is None:
             return
@@ -540,7 +555,7 @@ class Rendering:
             self._close_round(current)
 
     def _close_round(self, current: _Round) -> None:
-        """Render a round after all its calls have their results."""
+        """Render a round after all its calls have their results: a message with the calls, then one per result."""
         refs = [block.ref for block, _ in current.calls.values()]
         calls = [
             ToolCall(
@@ -616,6 +631,7 @@ class Rendering:
         return [structs.replace(call, echoed_on=echo.wire) for call in calls]
 
     def _add_text(self, block: tl.Block, body: TextBody) -> None:
+        """Add an answer or a draft as the assistant's message, or a notice or a system message as the user's."""
         match body:
             case tl.Completion(text=text) | tl.Draft(text=text):
                 self._is_answered = True
@@ -667,6 +683,7 @@ class Rendering:
         return truncation.truncate_text(text, limit, block.ref)
 
     def _text(self, block: tl.Block, text: str) -> str:
+        """Return the text without base64 and truncated by age and window; record whether it is shown in full."""
         ref = block.ref
         limit = self.window.text_limit
         if block.turn < self.window.old_before:
@@ -696,6 +713,7 @@ class Rendering:
         return _hidden_text(hidden.replacement, block.ref)
 
     def _arguments(self, block: tl.Block, ref: str, call: tl.ToolCalled) -> JsonObject:
+        """Return the arguments of a call: hidden, shortened by age and window, or in full; record if in full."""
         hidden = self._state.find_hide(ref, self.window.hides)
         if hidden is not None:
             self.has_omissions = True
@@ -715,6 +733,10 @@ class Rendering:
     def _result_text(
         self, block: tl.Block, ref: str, result: tl.ToolResult, call: tl.ToolCalled
     ) -> str:
+        """Return the text of a result: hidden, cleared, shortened by age, truncated, or in full if the window allows.
+
+        Record whether the text is shown in full, and the digests of the texts that it shows.
+        """
         window = self.window
         hidden = self._state.find_hide(ref, window.hides)
         if hidden is not None:
@@ -746,6 +768,7 @@ class Rendering:
         return truncation.truncate_text(text, window.result_limit, ref, spanned=text == result.text)
 
     def _add(self, message: Message, ref: str) -> None:
+        """Append a message, and update the sums of tokens and parts, the digest, and the position of `ref`."""
         content, tokens, file_tokens, parts = measure(message)
         self._positions.setdefault(ref, len(self.messages))
         self.messages.append(message)
@@ -793,7 +816,10 @@ class View:
         return self.rendering.window
 
     def extend(self, blocks: Iterable[tl.Block]) -> None:
-        """Take more blocks, in order; skip blocks that were already taken."""
+        """Take more blocks, in order; skip blocks that were already taken.
+
+        If a block opens an epoch, the blocks before it are rendered again under its window.
+        """
         fresh = list(blocks)
         if fresh and fresh[0].seq <= self.seq:
             fresh = [block for block in fresh if block.seq > self.seq]
@@ -833,6 +859,7 @@ class View:
         )
 
     def _render(self, window: tl.Projection) -> Rendering:
+        """Render the blocks after the start of the window anew; `last_tail` is 0."""
         rendering = Rendering(self.protocol, self.state, window)
         for block in self._blocks:
             if block.seq > window.start:
@@ -875,7 +902,10 @@ class View:
         return input_seq in self.state.inputs and taken_at > until
 
     def _reopen(self, opener: tl.RoundStart, between: Sequence[tl.Block]) -> None:
-        """Render the blocks under the window of a round; `between` are the blocks that came after the cached rendering."""
+        """Render the blocks under the window of a round; `between` are the blocks that came after the cached rendering.
+
+        Blocks up to the start of the window are dropped. A round without a window changes no rendering.
+        """
         window = opener.window
         if window is None:
             return

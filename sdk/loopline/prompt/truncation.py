@@ -68,6 +68,7 @@ def remove_base64_from_arguments(arguments: JsonObject, ref: str) -> JsonObject:
 
 
 def _replace_base64(value: Json, ref: str) -> Json:
+    """Return the value with a placeholder for each long run of base64 in its texts, at any depth, except in keys."""
     match value:
         case str():
             return remove_base64(value, ref)
@@ -162,6 +163,10 @@ def _small_structure(text: str) -> str | None:
 
 
 def _shorten(value: Json, limit: int) -> Json:
+    """Return the value with texts cut to `limit` characters, lists to 50 items and objects to 80 keys, at any depth.
+
+    A text with the prefix `ref:` is not cut. A note with the number of omitted items replaces them.
+    """
     match value:
         case str() if len(value) > limit and not value.startswith("ref:"):
             return f"{value[:limit]}… {len(value) - limit} more characters"
@@ -235,7 +240,10 @@ def _weights(words: Sequence[str], bares: Sequence[str], rare: Mapping[str, floa
 
 
 def is_strong(token: str, *, first: bool = False) -> bool:
-    """Return whether a word is a number, a path, an identifier or, if not the first of a text, a name."""
+    """Return whether a word is a number, a path, an identifier or, if not the first of a text, a name.
+
+    A word with the mark of a source, such as `[[S:3]]`, is not strong.
+    """
     if token.islower() and token.isalpha():
         return False
     if "[[S:" in token:

@@ -97,7 +97,7 @@ class AnthropicMessages(HttpModel):
         }
 
     def fields(self, prompt: models.Prompt) -> Iterator[Field]:
-        """Yield the fields of a request."""
+        """Yield the fields of a streamed request; optional fields only if the prompt or the model needs them."""
         options = prompt.options
         limit = options.output_limit or self.capabilities.output_limit
         yield "model", self.model
@@ -182,7 +182,10 @@ def _tool_choice(options: models.Options) -> models.JsonObject:
 
 
 def _messages(prompt: models.Prompt) -> bytes:
-    """Return the messages as JSON. Consecutive messages of one role are joined; cache points mark the last block."""
+    """Return the messages as JSON. Consecutive messages of one role are joined; cache points mark the last block.
+
+    The tail is the last message. Messages without content are left out.
+    """
     points = set(prompt.cache_points)
     current = b""
     pieces = list[bytes]()
@@ -282,7 +285,11 @@ class AnthropicReplyParser(ReplyParser):
         self._blocks: defaultdict[int, PartialObject] = defaultdict(PartialObject)
 
     def feed(self, data: str) -> Sequence[models.TextDelta]:
-        """Decode an event of the stream and return the text it adds; none for a ping and for unknown types."""
+        """Decode an event of the stream and return the text it adds; none for a ping and for unknown types.
+
+        Raises:
+            ModelError: the event reports an error, or is not a JSON object.
+        """
         event = parse_chunk(data, self.credentials)
         index = models.count_in(event, "index")
         match models.text_in(event, "type"):
@@ -304,7 +311,11 @@ class AnthropicReplyParser(ReplyParser):
         return ()
 
     def feed_document(self, data: str) -> Sequence[models.TextDelta]:
-        """Decode a message that was sent as one document."""
+        """Decode a message that was sent as one document, and return its texts.
+
+        Raises:
+            ModelRequestError: the document is not a message, or its content is empty.
+        """
         message = parse_chunk(data, self.credentials)
         blocks = models.objects_in(message, "content")
         if models.text_in(message, "type") != "message" or not blocks:
@@ -371,6 +382,7 @@ class AnthropicReplyParser(ReplyParser):
         return text
 
     def _extend_input(self, index: int, text: str) -> None:
+        """Add a piece of the input to the block if the server runs the call, otherwise to our tool call."""
         block = self._blocks[index]
         if models.text_in(block.fields, "type") in _SERVER_CALLS:
             block.add(_INPUT, text)
@@ -379,6 +391,7 @@ class AnthropicReplyParser(ReplyParser):
             self.calls.add(CallPiece(index, arguments=text))
 
     def _update(self, message: models.JsonObject, stop_reason: str = "") -> None:
+        """Store the stop reason and the usage, if given; the stored input tokens include cached tokens."""
         self._stop_reason = stop_reason or self._stop_reason
         usage = models.object_in(message, "usage")
         if usage:

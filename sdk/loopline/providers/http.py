@@ -116,6 +116,8 @@ class HttpTransport:
     ) -> AsyncGenerator[httpx2.ServerSentEvent, None]:
         """Send a request and yield the events of the reply. Leaving the iteration closes the connection.
 
+        A reply that is one JSON document is yielded as one event `DOCUMENT`. Events without data are left out.
+
         Raises:
             ModelError: the server sends no reply, or the reply is incomplete.
         """
@@ -185,6 +187,10 @@ class HttpTransport:
                 await pool.close()
 
     async def _open(self, pool: _Pool, credentials: Credentials) -> httpx2.AsyncClient:
+        """Return the client of the pool when it is created; a cancelled caller does not cancel the creation.
+
+        Raises a ModelUnreachable, and removes the pool, if the client cannot be created.
+        """
         try:
             return await asyncio.shield(pool.client)
         except OSError as error:  # such as an unreadable file of certificates
@@ -219,7 +225,10 @@ async def _next(
 
 
 async def _beginning(response: httpx2.Response, deadline: float, *, is_document: bool) -> str:
-    """Return the text of a response: a document until the deadline, an error for at most 5 seconds and 64 KiB."""
+    """Return the text of a response: a document until the deadline, an error for at most 5 seconds and 64 KiB.
+
+    Errors and the timeout are not raised: they end the text. A document is truncated to 4 MiB.
+    """
     limit = EVENT_BYTES if is_document else ERROR_BYTES
     until = deadline if is_document else min(deadline, _now() + ERROR_SECONDS)
     content = bytearray()

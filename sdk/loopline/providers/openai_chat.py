@@ -65,7 +65,7 @@ class OpenAiChat(HttpModel):
         return {"type": "function", "function": function}
 
     def fields(self, prompt: models.Prompt) -> Iterator[Field]:
-        """Yield the fields of a request."""
+        """Yield the fields of a request; the tail is the last message, or part of it for the tail kind "inside"."""
         if prompt.tail_kind == "inside":
             messages = self._messages_with_tail_inside(prompt)
         else:
@@ -81,6 +81,7 @@ class OpenAiChat(HttpModel):
         yield from self._options(prompt)
 
     def _options(self, prompt: models.Prompt) -> Iterator[tuple[str, models.Json]]:
+        """Yield the fields of a request that depend on options and facts; it is streamed, with usage."""
         options = prompt.options
         yield "stream", True
         yield "stream_options", {"include_usage": True}
@@ -123,6 +124,7 @@ class OpenAiChat(HttpModel):
         return message_bytes(message, self._bytes_key, self._fields)
 
     def _fields(self, message: models.Message) -> Iterator[models.JsonObject]:
+        """Yield one API message for a message of the prompt; the files of a tool result are not in it."""
         match message:
             case models.UserMessage(text=text, attachments=()):
                 yield {"role": "user", "content": text}
@@ -150,6 +152,7 @@ class OpenAiChat(HttpModel):
     def _call(
         self, call: models.ToolCall, extras: Mapping[str, models.JsonObject]
     ) -> models.JsonObject:
+        """Return a tool call as JSON, with the provider's tool name and the extra fields received with the call."""
         call_id = choose_call_id(call, self.family)
         function: models.JsonObject = {
             "name": provider_name(call.name),
@@ -248,6 +251,7 @@ class ThinkTagParser:
         return self._release(len(self._pending))
 
     def _think(self) -> list[models.TextDelta]:
+        """Return the buffered thinking before `</think>`, without the tag; keep an end that may be half a tag."""
         end = self._pending.find(_CLOSING_TAG)
         if end < 0:
             sizes = range(len(_CLOSING_TAG) - 1, -1, -1)
@@ -302,6 +306,7 @@ class _ReasoningDetails:
 
 
 def _call_piece(piece: models.JsonObject) -> CallPiece:
+    """Parse a piece of a tool call; missing fields are empty, and an index that is not a number is None."""
     function = models.object_in(piece, "function")
     index = piece.get("index")
     extra = piece.get(EXTRA)

@@ -49,7 +49,10 @@ class OpenAiResponses(HttpModel):
         }
 
     def fields(self, prompt: models.Prompt) -> Iterator[Field]:
-        """Yield the fields of a request."""
+        """Yield the fields of a request; the tail is the last message, or for "inside" part of a last tool result.
+
+        The system text is in `instructions`, or in a first developer message if any JSON is requested.
+        """
         encoded = (message_bytes(message, FAMILY, _items) for message in prompt.messages)
         items = [item for item in encoded if item]
         if prompt.tail:
@@ -73,6 +76,7 @@ class OpenAiResponses(HttpModel):
         yield from self._options(prompt)
 
     def _options(self, prompt: models.Prompt) -> Iterator[tuple[str, models.Json]]:
+        """Yield the fields of a request that depend on options and facts; it is streamed, and `store` is false."""
         options = prompt.options
         yield "stream", True
         yield "store", False
@@ -103,6 +107,7 @@ def _is_any_json(prompt: models.Prompt) -> bool:
 
 
 def _items(message: models.Message) -> Iterator[models.JsonObject]:
+    """Yield the input items of a message; a reply that can be replayed has its received items."""
     match message:
         case models.UserMessage(text=text, attachments=()):
             yield {"role": "user", "content": text}
@@ -162,7 +167,11 @@ class ResponsesReplyParser(ReplyParser):
         self._items: list[models.JsonObject] = []
 
     def feed(self, data: str) -> Sequence[models.TextDelta]:
-        """Decode an event of the stream and return the text it adds; none if it repeats earlier events or is unknown."""
+        """Decode an event of the stream and return the text it adds; none if it repeats earlier events or is unknown.
+
+        Raises:
+            ModelError: the event reports an error or a failed response, or is not a JSON object.
+        """
         event = parse_chunk(data, self.credentials)
         delta = models.text_in(event, "delta")
         index = models.count_in(event, "output_index")
@@ -192,7 +201,12 @@ class ResponsesReplyParser(ReplyParser):
         return ()
 
     def feed_document(self, data: str) -> Iterator[models.TextDelta]:
-        """Decode a response that was sent as one document."""
+        """Decode a response that was sent as one document, and yield its texts.
+
+        Raises:
+            ModelRequestError: the document does not have items.
+            ModelError: the response reports an error, or failed.
+        """
         response = parse_chunk(data, self.credentials)
         items = models.objects_in(response, "output")
         if not items:
@@ -215,6 +229,7 @@ class ResponsesReplyParser(ReplyParser):
                 pass
 
     def _add_texts(self, item: models.JsonObject) -> Iterator[models.TextDelta]:
+        """Yield the texts of an item: summaries as thinking, contents as answer or thinking; note a refusal."""
         for part in models.objects_in(item, "summary"):
             yield from self.add(models.text_in(part, "text"), "thinking")
         channel: Channel = "thinking" if models.text_in(item, "type") == "reasoning" else "answer"
@@ -238,6 +253,10 @@ class ResponsesReplyParser(ReplyParser):
         self._items.append(item)
 
     def _end(self, response: models.JsonObject) -> None:
+        """End the reply with its status and usage.
+
+        Raises the error that the response reports, or a ModelOverloaded if it failed or was cancelled without one.
+        """
         if reports_error(response):
             raise stream_error(response, self.credentials)
         self.is_over = True

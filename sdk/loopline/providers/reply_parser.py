@@ -59,6 +59,7 @@ class _PartialCall:
 
     @property
     def is_complete(self) -> bool:
+        """Whether the arguments so far are a JSON object; False also for too many values or too deep nesting."""
         arguments = self.arguments
         if models.has_many_values(arguments):
             return False

@@ -55,7 +55,8 @@ def decision_of(
 ) -> tl.Decision:
     """Return the body that records a reply, with its cost and the estimated usage of abandoned attempts.
 
-    The estimated usage is taken from the quota, so the body must be recorded.
+    The estimated usage is taken from the quota, so the body must be recorded. The cost is None if the price of the
+    model is unknown.
     """
     estimated, estimated_cost = quota.take_unrecorded()
     cost = model.capabilities.cost(reply.usage)
@@ -102,7 +103,8 @@ async def make_completion(
 ) -> tl.Completion:
     """Return the body of an answer with the numbers of the sources that it cites, known and unknown ones.
 
-    If the text is a value of the `output` type, the body has the sha256 of its schema.
+    The text is stripped, and a long text is searched in a thread. If it is a value of the `output` type, the body has
+    the sha256 of its schema.
     """
     pool = timeline.pool
     find_sids = partial(tl.citations.cited_sids, text, newest=pool.newest)
@@ -138,7 +140,10 @@ _REASON_TEXTS: Mapping[tl.ExitReason, str] = {
 
 
 def render_fallback(turn: tl.Turn, reason: tl.ExitReason, error: str, style: FallbackStyle) -> str:
-    """Render a fallback answer: the reason, and a line for each call; with style "partial" also its result."""
+    """Render a fallback answer: the reason, and a line for each call; with style "partial" also its result.
+
+    An `error` takes the place of the reason. Only the newest `LISTED_CALLS` calls are listed.
+    """
     because = f"the model gave no answer ({error})" if error else _REASON_TEXTS.get(reason, reason)
     listed = turn.results[-LISTED_CALLS:]
     lines = [f"There is no answer: {because}."]
@@ -198,6 +203,7 @@ class Journal:
             await self._settle(bodies, size)
 
     async def _settle(self, bodies: Sequence[tl.Body], size: int) -> None:
+        """Align the streamed texts with the bodies, or forget them without subscribers; then record the bodies."""
         recorder = self.runtime.recorder
         if recorder.is_heard:
             resolve = partial(replies.resolve_texts, bodies, recorder.timeline.pool)
@@ -215,7 +221,10 @@ class Journal:
         purpose: RoundPurpose = "decision",
         acknowledges: bool = True,
     ) -> None:
-        """Record a reply as a decision with its thinking, notes and plan acknowledgements, then the bodies."""
+        """Record a reply as a decision with its thinking, notes and plan acknowledgements, then the bodies.
+
+        `calls` is the number of its calls. With `acknowledges` False the plan is not changed.
+        """
         acknowledgements = await self._acknowledgements(notes) if acknowledges else []
         model = self.context.model
         decision = decision_of(reply, model, self.runtime.quota, calls=calls, purpose=purpose)
@@ -231,7 +240,10 @@ class Journal:
         *,
         purpose: RoundPurpose = "decision",
     ) -> None:
-        """Record a reply that could not be read, and the notice that says why."""
+        """Record a reply that could not be read, its plan acknowledgements, and a notice with the problem.
+
+        `raw` is the stored text; the text of an empty reply is `EMPTY_REPLY`.
+        """
         acknowledgements = await self._acknowledgements(notes)
         raw = raw if raw.strip() else replies.EMPTY_REPLY
         model = self.context.model
@@ -240,7 +252,10 @@ class Journal:
         await self.record(decision, *thinking_bodies(reply), *acknowledgements, notice)
 
     async def record_cut_off(self, reply: Reply) -> None:
-        """Record a reply that was cut off, and a notice that tells the model to continue it."""
+        """Record a reply that was cut off, and a notice that tells the model to continue it.
+
+        Subscribers keep the streamed texts, except for the thinking, which is complete.
+        """
         quota = self.runtime.quota
         decision = decision_of(reply, self.context.model, quota, raw=well_formed(reply.text))
         notice = tl.Notice(code="reply_cut_off", text=CONTINUE)
@@ -286,7 +301,10 @@ class Journal:
     async def fallback(
         self, reason: tl.ExitReason, error: str = "", *, style: FallbackStyle = "summary"
     ) -> tl.Completion:
-        """Return the draft as the answer, or without a draft a fallback answer that lists the calls."""
+        """Return the draft as the answer, or without a draft a fallback answer that lists the calls.
+
+        The answer has the flag "draft" or the `style`. It is not recorded yet.
+        """
         recorder = self.runtime.recorder
         if recorder.turn.draft is not None:
             return await self.completion(recorder.turn.draft.text, "draft", reason, error)
@@ -342,11 +360,13 @@ class ModelChain:
     async def request(self, purpose: RoundPurpose, *, traces: bool = False) -> Reply:
         """Return the reply of the first model that answers, after the model that the turn uses now.
 
-        With `traces` the request shows the trace of the turn and no tools.
+        With `traces` the request shows the trace of the turn and no tools. A model that fails or refuses is replaced
+        by the next model, and the switch is recorded. A request that is too long is first shortened and sent again,
+        at most `MAX_REFUSALS` times. The reply of the last model may be a refusal.
 
         Raises:
             RequestSkipped: the prompt of the turn was recalled, or the remaining budget is too small.
-            ModelError: no model of the chain can answer.
+            ModelError: the last model failed, or a model rejected the request or the key.
         """
         context = self._context
         position = min(self._recorder.turn.model_index, len(self._models) - 1)
@@ -395,6 +415,7 @@ class ModelChain:
         return await compute(partial(reading.read, reply))
 
     async def _hand_over(self, position: int, why: tl.SwitchCause, text: str, usage: Usage) -> None:
+        """Retract the streamed texts, and record the switch to the model at `position`, its cause and the usage."""
         self._texts.retract()
         switched = tl.ModelSwitched(
             model=self._context.model.name,
@@ -454,7 +475,11 @@ class AnswerWriter:
     interrupter: Interrupter
 
     async def from_tool(self) -> LoopEnd | None:
-        """End the turn with the answer of a tool; None if there is none, or if the user has added input since."""
+        """End the turn with the answer of a tool, and return its end; None if no tool has given an answer.
+
+        If the user has added input that a later request can show, the answer is recorded as a draft, and None is
+        returned.
+        """
         recorder = self.runtime.recorder
         text = recorder.turn.tool_answer
         if text is None:
@@ -466,7 +491,10 @@ class AnswerWriter:
         return await self.journal.end(await self.journal.completion(text, "", "complete"))
 
     async def save_partial(self, reason: tl.ExitReason = "stopped") -> LoopEnd | None:
-        """End the turn with the text of an answer that was being written, as a partial answer; return None without one."""
+        """End the turn with the streamed text of an unfinished answer, flagged "partial", and return its end.
+
+        Returns None if no text was streamed, or if the turn has an answer already.
+        """
         text = well_formed("".join(self.journal.texts.written)).strip()
         if not text or self.runtime.recorder.turn.completion:
             return None
@@ -504,7 +532,12 @@ class AnswerWriter:
         return await self._synthesize("complete")
 
     async def end_exhausted(self, reason: tl.ExitReason) -> LoopEnd | None:
-        """End the turn because its rounds, time or budget are used up, with an answer as `on_exhausted` chooses."""
+        """End the turn because its rounds, time or budget are used up, with an answer as `on_exhausted` chooses.
+
+        An answer is requested with "force", or with `answer_mode` "synthesize", but not after the deadline and not
+        without the budget for it. Otherwise the draft or a fallback answer is recorded. Returns None if the request
+        was interrupted before any text to record.
+        """
         may_ask = reason in ("max_iterations", "stagnation") or (
             reason == "budget" and self.context.can_afford_answer
         )
@@ -527,7 +560,11 @@ class AnswerWriter:
         return await self.journal.end(await self.journal.fallback("error", text), notice)
 
     async def _synthesize(self, reason: tl.ExitReason) -> LoopEnd | None:
-        """Have the answer written by a separate request, which is repeated while the answer does not fit its type."""
+        """Request the answer separately, and again while it does not fit its type, `repairs` or `MAX_REPAIRS` times.
+
+        After that the turn ends with a fallback answer. Returns None if the request was interrupted before any text
+        to record.
+        """
         repairs = self.runtime.options.repairs
         attempts_left = MAX_REPAIRS if repairs is None else repairs
         outcome = await self._write(reason)
@@ -539,7 +576,12 @@ class AnswerWriter:
         return outcome
 
     async def _write(self, reason: tl.ExitReason) -> LoopEnd | Malformed | None:
-        """Request an answer with the trace of the turn; return it if it is malformed, and None if it was interrupted."""
+        """Request an answer with the trace of the turn, record it and return the end.
+
+        A malformed answer is recorded and returned. If the request fails, is refused or gives an empty text, the
+        draft or a fallback answer is used, or the refusal without a draft. Returns None if it was interrupted before
+        any text to record.
+        """
         try:
             reply = await self.interrupter.run(partial(self.chain.request, "answer", traces=True))
         except RequestSkipped:
@@ -569,7 +611,11 @@ class AnswerWriter:
         return await self.journal.close(reply, completion, "", purpose="answer")
 
     async def _force(self, reason: tl.ExitReason) -> LoopEnd | None:
-        """Request an answer without calls, and end the turn with it, or with a fallback answer if the reply is empty."""
+        """Request an answer without calls, and end the turn with it, or with a fallback answer if the reply is empty.
+
+        With the reason "budget" the request shows only the trace of the turn. Returns None if it was interrupted
+        before any text to record.
+        """
         traces = reason == "budget"  # the trace can be cut to the remaining budget
         request = partial(self.chain.request, "answer", traces=traces)
         try:

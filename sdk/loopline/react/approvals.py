@@ -138,10 +138,11 @@ def approval_digest(call: tl.ToolCalled) -> str:
 
 
 def parse_approval(line: str) -> Json:
-    """Return the answer in a line that a person types at an approval; any text but these is a no with this reason.
+    """Return the answer for a line that a person types at an approval.
 
-    `yes` approves, `yes` with a JSON object approves with these arguments, and `always` also lets later calls of the tool run
-    in this conversation. A line that begins with yes and has other words is returned as it is, which `check_answer` refuses.
+    `yes` and `no` are returned as they are, and `yes` with a JSON object approves with these arguments. `always` also
+    lets later calls of the tool run in this conversation. A `yes` with other words or malformed JSON is returned as
+    it is, and `check_answer` refuses it. Any other line denies the call, with the line as the reason.
     """
     first, *words = line.split() or [""]
     match first.strip(",.:;!").casefold():
@@ -173,8 +174,11 @@ def denial_text(value: Json) -> str:
 def check_answer(pending: tl.ToolPending | tl.ToolQuestion, value: Json) -> ApprovalReply | None:
     """Check that an answer fits the question of a call. Returns the answer in full if the call waits for approval.
 
+    Any value is an answer to another question; then None is returned.
+
     Raises:
-        LooplineError: the call awaits approval, and the value is neither yes nor no, or has an unknown or unfit field.
+        LooplineError: the call awaits approval, and the value is neither yes nor no, or has an unknown or unfit
+            field.
     """
     if pending.kind != "approval":
         return None
@@ -207,6 +211,8 @@ def check_person(
 ) -> None:
     """Check that an answer to an approval by several people is a new one; `approvals` are all answers before it.
 
+    A denial, and any answer to a call that needs a single approval, pass the check.
+
     Raises:
         LooplineError: the same person has approved the same arguments before, or the answer grants a rule.
     """
@@ -238,6 +244,11 @@ async def check_edited(call: AskedCall, arguments: JsonObject) -> None:
 
 
 def _check_edited(call: AskedCall, arguments: JsonObject) -> None:
+    """Check edited arguments by the schema of the offered tool; accept all arguments if it was not offered.
+
+    Raises:
+        LooplineError: the schema cannot be used, or the arguments do not fit it; the message has the first error.
+    """
     from loopline.models.bounded_schema import check_schema, find_errors
 
     offered = msgspec.json.decode(call.offered, type=list[OfferedTool])
@@ -252,7 +263,9 @@ def _check_edited(call: AskedCall, arguments: JsonObject) -> None:
 def make_rule(
     call_id: str, call: AskedCall, request: RuleRequest, limits: ApprovalLimits, now: datetime
 ) -> tl.ApprovalRule:
-    """Return the rule that an answer grants.
+    """Return the rule that an answer grants; it is not stored.
+
+    Without seconds in the request the rule expires after those of the limits, or never if these have none either.
 
     Raises:
         LooplineError: the limits of the bundle do not permit it, or its seconds are not above 0.
@@ -314,9 +327,10 @@ def approval_question(call: GuardedCall, template: str = QUESTION) -> str:
 
 
 async def question_of(approve: Approve, question: str, call: GuardedCall) -> str:
-    """Return the question that a tool with `approve` asks about a call; empty if the call needs no approval.
+    """Return the question that a tool with `approve` asks about a call; empty if the call does not need approval.
 
-    If the function of the author fails, the error is logged, and the call needs approval.
+    A text from the author's function is the question, in place of `question`. If the function fails, the error is
+    logged, and the call needs approval.
     """
     if not callable(approve):
         return question if approve else ""

@@ -149,7 +149,11 @@ class OfferedTools(Struct, frozen=True):
         return self.cache[names]
 
     async def select(self, model: Model, clock: Clock, listen: EventSink) -> None:
-        """Have the model select tools for the prompt of the turn, and record the selection; at most once a turn."""
+        """Have the model select tools for the prompt of the turn, and record the selection; at most once a turn.
+
+        A selection of all tools is recorded only if the request for it failed. A turn without a prompt of a user is
+        skipped.
+        """
         turn = self.recorder.turn
         if turn.selected is not None or turn.prompt is None:
             return
@@ -180,7 +184,11 @@ class OfferedTools(Struct, frozen=True):
         await self.recorder.record(body)
 
     async def defer_mcp_tools(self) -> None:
-        """If there are many tools, offer those of MCP servers only through `react.request_tools`, and record this."""
+        """If there are many tools, offer those of MCP servers only through `react.request_tools`, and record this.
+
+        Many are more than `SELECT_ABOVE`, without the built-in tools. A selection that the turn has already is not
+        changed.
+        """
         if len(self.tools) <= SELECT_ABOVE or self.recorder.turn.selected is not None:
             return
         own_tools = [name for name in self.tools if not name.startswith(f"{MCP}.")]
@@ -289,6 +297,7 @@ class Context:
             self._select_model(model)
 
     def _select_model(self, model: Model) -> None:
+        """Set the model, and derive its protocol, settings, answer type, offered tools and view from it."""
         timeline = self._recorder.timeline
         self.model: Model = model
         self._limits_of_models: dict[int, RequestLimits] = {}
@@ -355,7 +364,11 @@ class Context:
         return self._all_tools
 
     async def select_tools(self) -> None:
-        """If there are many tools, reduce the offered tools as the option `select_tools` says, and record the choice."""
+        """If there are many tools, reduce the offered tools as the option `select_tools` says, and record the choice.
+
+        With True the selector model chooses them, with None only the tools of MCP servers are deferred, and with
+        False all tools stay.
+        """
         if self._options.select_tools:
             selector = MeteredModel(self._selector, self._quota)
             await self._offered_tools.select(selector, self._clock, self._runtime.listen)
@@ -527,6 +540,11 @@ class Context:
         return options
 
     def _new_options(self, *, calls: bool, output_limit: int) -> Options:
+        """Return the options of a request, with the settings that the model supports; `calls` allows tool calls.
+
+        The options of a request with a trace have the native protocol and no stop texts. Without `calls`, a model
+        that supports a tool choice is forced to call the answer tool, if the answer has one.
+        """
         capabilities = self.model.capabilities
         # A trace is always answered in prose, so the protocol of the decisions does not apply to it.
         protocol_name = self.protocol.name if self._trace is None else prompt.NATIVE
@@ -554,7 +572,11 @@ class Context:
         return not is_current or _FIXED_FIELDS(open_round) != _FIXED_FIELDS(now)
 
     async def _open_round(self, iteration: Iteration) -> bool:
-        """Fit the prompt into the window and record the round; return False if other blocks were appended before it."""
+        """Fit the prompt into the window and record the round; return False if it must be opened again.
+
+        It must be opened again if other blocks were appended before it, or if tools are offered from now on. To fit,
+        a summary may be requested from the model, and content may be dropped.
+        """
         timeline = self._recorder.timeline
         inputs = timeline.inputs_for(self._recorder.number)
         room = self._limits.room
@@ -625,6 +647,7 @@ class Context:
 
     @property
     def _compaction(self) -> Compaction:
+        """A new compaction for the present model, protocol, view and offered tools."""
         return Compaction(
             runtime=self._runtime,
             model=self.model,
@@ -698,7 +721,10 @@ class Context:
         return [cause for cause, applies in causes.items() if applies]
 
     def _cache_is_cold(self) -> bool:
-        """Return whether the provider's cache of the last prompt has expired."""
+        """Return whether the provider's cache of the last prompt has expired, or expires in at most 10 s.
+
+        It is False before the first request, and if `cache_ttl_seconds` is 0.
+        """
         last = self._recorder.timeline.last_request
         ttl = self._options.cache_ttl_seconds
         if last is None or not ttl:

@@ -121,8 +121,9 @@ class ToolExecutor:
     async def settle(self) -> None:
         """Record a result for every open call of the turn, except calls that wait for the user.
 
-        A call that had started is started again only if it only begins child runs, which are resumed. Calls that had not
-        started, and calls that only read, run now.
+        A call that had started is started again only if it only begins child runs, which are resumed; otherwise its
+        tool is asked for the outcome. An answer to a question, or from the client, is recorded as the result, and a
+        denied call as denied. Calls that had not started, and calls that only read, run now.
 
         Raises:
             WrongBundle: a call must start, and another version of the bundle has removed or changed its tool.
@@ -159,7 +160,10 @@ class ToolExecutor:
     async def _record_client_result(
         self, call: tl.ToolCalled, pending: tl.ToolPending, value: Json
     ) -> None:
-        """Record the result that the client sent for a call, as that of any other tool."""
+        """Record the result that the client sent for a call, as the guards change it.
+
+        A value that does not fit the schema of the result is recorded as a failed result with the reason.
+        """
         parsed = self._checker.parse(call)
         try:
             outcome = await compute(partial(tools.read_client_result, value, pending.form))
@@ -196,7 +200,13 @@ class ToolExecutor:
         return started and isinstance(tool, tools.RerunnableTool) and tool.begins_children
 
     async def _settle_started(self, call: tl.ToolCalled, started: tl.ToolStarted) -> None:
-        """Record the result of a call that had started when its runner stopped, by asking the tool for its outcome."""
+        """Record the result of a call that had started when its runner stopped, by asking the tool for its outcome.
+
+        A question of the tool is recorded as pending. If the outcome stays unknown, the status is "interrupted".
+
+        Raises:
+            StoreError: the log failed.
+        """
         parsed = self._checker.parse(call)
         if isinstance(parsed.tool, LooplineError):
             await self._record_end(call, OUTCOME_UNKNOWN, "interrupted")
@@ -264,7 +274,10 @@ class ToolExecutor:
     async def _run_later(
         self, parsed: CheckedCall, call: tools.BackgroundCall, work: tools.Work
     ) -> tools.Outcome:
-        """Run the work of a background call for its time, and return its outcome, or its error, as the guards change it."""
+        """Run the work of a background call for at most its seconds, and return its outcome as the guards change it.
+
+        An error, a timeout and a question to the user become a failed outcome.
+        """
         try:
             outcome = await self._limit_time(call.seconds, work(), parsed.claim.effect)
         except tools.AskUser:
@@ -279,7 +292,11 @@ class ToolExecutor:
         return await self._checker.filter_result(parsed.guarded, outcome)
 
     async def run_calls(self, calls: Sequence[tl.ToolCalled]) -> None:
-        """Run the calls and record their results: conflicting calls in order, other calls at once."""
+        """Run the calls and record their results: conflicting calls in order, other calls at once.
+
+        The guards judge all calls first. After the deadline, or if judging is interrupted, no call starts, and each
+        gets a result with the reason. At most `parallel_tools` calls run at the same time.
+        """
         if self._interrupter.is_late:
             await self.skip(calls, "deadline")
             return
@@ -344,6 +361,14 @@ class ToolExecutor:
     async def _run_in_order(
         self, before: Sequence[asyncio.Task[None]], parsed: CheckedCall, children: Children
     ) -> None:
+        """Wait for the calls in `before`, and then run the call in a free slot and record its end.
+
+        A question for approval is recorded at once, without that wait. A call that was interrupted before its start
+        gets a result that says so. A call that a waiting call blocks stays open.
+
+        Raises:
+            CancelledError: the turn is being stopped.
+        """
         start = self._clock.elapsed()
         running = self._running[parsed.call.call_id]
         if running.cause is not None:
@@ -433,6 +458,15 @@ class ToolExecutor:
             await self._record_end(call, text, "error", elapsed_ms)
 
     async def _run(self, parsed: CheckedCall, children: Children) -> None:
+        """Run the tool of a call, and record its start, if it does not only read, and its outcome.
+
+        A denied call is recorded with the reason and does not run. Errors of the tool are raised.
+
+        Raises:
+            LooplineError: the call cannot run, or a thread of an earlier conflicting call still runs.
+            AskUser: the tool asks the user.
+            CancelledError: the turn was stopped before the tool started.
+        """
         call = parsed.call
         tool = parsed.tool
         if isinstance(tool, LooplineError):
@@ -467,6 +501,7 @@ class ToolExecutor:
         programs: list[ProxiedCalls] = []
 
         def make_proxy() -> ProxiedCalls:
+            """Return a new proxy through which a program makes calls; it is closed when the call ends."""
             proxied = ProxiedCalls(
                 self._runtime,
                 self._program_checker,
@@ -543,7 +578,10 @@ class ToolExecutor:
     async def _record_interruption(
         self, call: tl.ToolCalled, why: InterruptCause, *, is_started: bool, elapsed_ms: float = 0.0
     ) -> None:
-        """Record the result of a call that was interrupted, or was not started."""
+        """Record the result of a call that was interrupted, or was not started.
+
+        The status is "interrupted" for a steer and "stopped" otherwise. The text says if the effect is unknown.
+        """
         text = f"This call was {'cut off' if is_started else 'not begun'}, {CAUSE_TEXTS[why]}."
         unknown = EFFECT_UNKNOWN if call.call_id in self._recorder.turn.started else ""
         status: tl.ResultStatus = "interrupted" if why == "steer" else "stopped"
@@ -559,6 +597,7 @@ class ToolExecutor:
     async def _record_end(
         self, call: tl.ToolCalled, text: str, status: tl.ResultStatus, elapsed_ms: float = 0.0
     ) -> None:
+        """Record a result with this text and status, if the call does not have a result yet."""
         result = tl.ToolResult(
             call_id=call.call_id,
             tool=call.tool,
@@ -587,6 +626,7 @@ class ToolExecutor:
         shown = truncate_outcome(outcome, self._runtime.options.result_bytes)
 
         def bodies(timeline: tl.Timeline) -> list[tl.Body]:
+            """Return the result and the bodies recorded with it; raise ToolError if a file is not allowed."""
             limits = outcome.file_limits or self._runtime.workspace_limits
             files: list[tl.FileBody] = []
             if outcome.files:
@@ -611,7 +651,10 @@ class ToolExecutor:
         await self._recorder.record_from(bodies)
 
     async def _read_pulled_files(self) -> Sequence[tl.Block]:
-        """Return the blocks of the files that the turn has pulled from earlier turns; each ref is read once a run."""
+        """Return the blocks of the files that the turn has pulled from earlier turns; each ref is read once a run.
+
+        Refs that are not found are left out.
+        """
         refs = list(self._recorder.timeline.files.pulled.get(self._recorder.number, ()))
         if not refs:
             return ()
@@ -630,11 +673,13 @@ class ToolExecutor:
         pulled: Sequence[tl.Block] = (),
         make_proxy: Callable[[], tools.ToolProxy] = tools.NoProxy,
     ) -> tools.ToolInvocation:
+        """Return the invocation for a call: its context, view, child runs, questions, proxy and background work."""
         recorder = self._recorder
         runtime = self._runtime
         call = parsed.call
 
         def spawn(task: tools.ChildTask) -> Awaitable[tl.TurnResult]:
+            """Start a child run of the call; raise ToolError if the effect of its tool is not "meta"."""
             if effect != "meta":
                 raise ToolError(
                     f"{call.tool} has the effect {effect!r}: only one with the effect 'meta' may begin "
@@ -648,6 +693,11 @@ class ToolExecutor:
             return await runtime.ask(call.call_id, question, schema)
 
         def begin_later(work: tools.Work, seconds: float | None, may_repeat: bool) -> tools.Outcome:
+            """Start `work` in the background, and return the outcome with which the call ends at once.
+
+            The time limit is `seconds`, otherwise the timeout of tools, otherwise 3,600 s. With `may_repeat` the
+            arguments are recorded, and the call begins again after a crash.
+            """
             later = tools.BackgroundCall(
                 conversation=recorder.conversation,
                 turn=recorder.number,
@@ -695,6 +745,7 @@ def copy_arguments(arguments: JsonObject) -> JsonObject:
 
 
 def _copy(value: Json) -> Json:
+    """Return the value with its lists and objects copied recursively; scalars are returned as they are."""
     match value:
         case list():
             return [_copy(item) for item in value]

@@ -161,6 +161,7 @@ def before_run(*hooks: BeforeHook) -> Middleware:
     """Return middleware that passes the payload through `hooks` in order; a result of a hook replaces the run."""
 
     async def middleware(payload: TurnPayload, run: Run) -> TurnResult[Any]:
+        """Run with the payload that the hooks changed, or return the first result of a hook without a run."""
         for hook in hooks:
             match await hook(payload):
                 case None:
@@ -195,6 +196,7 @@ def timeout(middleware: Middleware, seconds: float, clock: Clock) -> Middleware:
     """
 
     async def run_limited(payload: TurnPayload, run: Run) -> TurnResult[Any]:
+        """Run the middleware; raise TimeoutError if it takes longer than `seconds` before or after its run."""
         time = TimeLimit(seconds, clock)
 
         def run_untimed(payload: TurnPayload) -> Awaitable[TurnResult[Any]]:
@@ -421,10 +423,15 @@ ESCALATES_AT = 3
 
 
 def cycle_warning(after: int = 3) -> RoundHook:
-    """Warn the model once when the same calls have been made `after` times in a row, and once in each new cycle."""
+    """Warn the model once when the same calls have been made `after` times in a row, and once in each new cycle.
+
+    Raises:
+        LooplineError: `after` is less than 2.
+    """
     _check_count(after, "after", minimum=2)
 
     def hook(state: ReactStateV2) -> RoundHookResult:
+        """Return a reminder if equal calls were made `after` times or more in a row, once for each cycle, or None."""
         if not _may_decide(state) or state.same_calls < after:
             return None
         text = (
@@ -455,11 +462,16 @@ def stagnation(after: int = 3) -> RoundHook:
 
 
 def self_check(rounds_between: int = 6, goal: str = "") -> RoundHook:
-    """Ask the model to check its progress after every `rounds_between` rounds with calls; `goal` is quoted."""
+    """Ask the model to check its progress after every `rounds_between` rounds with calls; `goal` is quoted.
+
+    Raises:
+        LooplineError: `rounds_between` is less than 1.
+    """
     _check_count(rounds_between, "rounds_between")
     goal_text = f"\nWhat was asked: {goal}" if goal else ""
 
     def hook(state: ReactStateV2) -> RoundHookResult:
+        """Return a self-check reminder after each `rounds_between` rounds with calls, or None."""
         rounds = sum(bool(batch.calls) for batch in state.batches)
         if not _follows_calls(state) or rounds % rounds_between:
             return None
@@ -475,12 +487,17 @@ def self_check(rounds_between: int = 6, goal: str = "") -> RoundHook:
 def completion_check(checklist: str, *, after: int = 3, longest: int = 800) -> RoundHook:
     """Hold one answer of the turn until the model has gone through the checklist.
 
-    An answer is held only if it has at most `longest` characters and the turn has made calls in at least `after` rounds.
+    An answer is held only if it has at most `longest` characters and the turn has made calls in at least `after`
+    rounds.
+
+    Raises:
+        LooplineError: `after` is less than 0, or `longest` is less than 1.
     """
     _check_count(after, "after", minimum=0)
     _check_count(longest, "longest")
 
     def hook(state: ReactStateV2) -> RoundHookResult:
+        """Hold one short answer of a turn that made calls in at least `after` rounds; return None otherwise."""
         rounds = sum(bool(batch.calls) for batch in state.batches)
         if state.answer is None or len(state.answer) > longest or rounds < after:
             return None
@@ -546,6 +563,7 @@ def _has_failure(batch: Batch) -> bool:
 
 
 def _failure_text(batches: Sequence[Batch]) -> str:
+    """Return the reminder about failed or denied calls; it is firmer from `ESCALATES_AT` failed rounds in a row."""
     failures = _failures(batches[-1])
     statuses = {result.status for result in failures}
     tools = ", ".join(dict.fromkeys(result.tool for result in failures))

@@ -74,7 +74,11 @@ class Guards:
         return verdict
 
     async def after(self, call: GuardedCall, text: str) -> str:
-        """Return the text of the result as the guards change it, the last guard first."""
+        """Return the text of the result as the guards change it, the last guard first.
+
+        Raises:
+            TypeError: a guard returned a value that is not a string.
+        """
         for guard in reversed(self.guards):
             text = _check_text(
                 await guard.after(replace(call, arguments=deepcopy(call.arguments)), text)
@@ -181,7 +185,12 @@ class CallChecker:
         self._rules = runtime.rules
 
     def parse(self, call: ToolCalled) -> CheckedCall:
-        """Return the call with its tool, after a check of its arguments; a call that cannot run conflicts with no other."""
+        """Return the call with its tool, after a check of its arguments.
+
+        An unknown tool or invalid arguments become the error in `tool`, and the call conflicts with no other call. In
+        the mode "plan" a call with an effect is denied, except for calls that have started and tools of the loop. The
+        guards have not judged the call yet.
+        """
         try:
             tool = self._tools().find(call.tool)
             tool.check(call.arguments)
@@ -247,7 +256,10 @@ class CallChecker:
         return None
 
     def _claim(self, tool: Tool, arguments: JsonObject) -> Claim:
-        """Return the claim of a call; a tool without a declared effect has the effect of the option `unknown_effect`."""
+        """Return the claim of a call; a tool without a declared effect has the effect of the option `unknown_effect`.
+
+        If the tool's function for the key fails, the error is logged, and the call runs alone.
+        """
         if isinstance(tool, BoundTool) and not tool.function.declared:
             return Claim(self._options.unknown_effect)
         try:
@@ -261,8 +273,9 @@ class CallChecker:
     ) -> CheckedCall:
         """Return the call with the verdict on it, and with the arguments that the user or the guards changed.
 
-        `approval` is the user's answer about a call of a program. Nobody is asked about a call that the user has approved, that
-        a rule lets run, or that has started.
+        `approval` is the user's answer about a call of a program. A call that the user has approved, that a rule lets
+        run, or that has started is not asked about; a guard may still deny it. If the tool refuses changed arguments,
+        `tool` is the error.
         """
         tool = parsed.tool
         call = parsed.call
@@ -326,9 +339,10 @@ class CallChecker:
         return max(people, self._rules.limits.people_for(call.tool))
 
     async def _answer_by_rule(self, call: GuardedCall, question: Ask) -> tuple[Verdict, str]:
-        """Return the verdict without asking, if the mode of the conversation or a rule permits it, and the id of the rule.
+        """Return the verdict without asking if the mode or a rule permits it, and the id of the rule.
 
-        A call that several people must approve is never run without asking.
+        In the mode "deny" the call is denied. A call that several people must approve is never run without asking. If
+        the user must be asked, `question` is returned; the id is empty if no rule applies.
         """
         recorder = self._recorder
         mode = recorder.timeline.mode
@@ -346,6 +360,7 @@ class CallChecker:
         return (await self._guards.granted(call), rule.rule_id) if rule else (question, "")
 
     def _make_guarded_call(self, call: ToolCalled, effect: Effect) -> GuardedCall:
+        """Return the call for the guards, with the numbers of earlier calls by tool and of its earlier failures."""
         recorder = self._recorder
         return GuardedCall(
             call_id=call.call_id,
@@ -401,6 +416,7 @@ def claim_for_thread(uid: str, claim: Claim, thread: Future[object]) -> None:
     _claimed.setdefault(uid, []).append(entry)
 
     def release(_: Future[object]) -> None:
+        """Remove the claim of the thread, and the list of the conversation when it is empty."""
         remaining = [
             other_entry for other_entry in _claimed.get(uid, []) if other_entry is not entry
         ]
@@ -412,7 +428,7 @@ def claim_for_thread(uid: str, claim: Claim, thread: Future[object]) -> None:
 
 
 async def wait_for_threads(uid: str, claim: Claim, clock: Clock, seconds: float | None) -> None:
-    """Wait for the threads with a conflicting claim that outlived their calls.
+    """Wait for the threads with a conflicting claim that outlived their calls; without a limit if `seconds` is None.
 
     Raises:
         ToolError: such a thread still runs after `seconds`.

@@ -154,6 +154,7 @@ def _integer(minimum: int) -> Check:
 
 
 def _zero_or(minimum: int) -> Check:
+    """Return a check of whole numbers that are 0 or at least `minimum`."""
     check = _integer(minimum)
 
     def check_positive(value: object) -> str:
@@ -416,7 +417,11 @@ def stored_settings(limits: Limits) -> JsonObject:
 def restore_limits(
     stored: Mapping[str, LimitValue], settings: Mapping[str, Json] | None = None
 ) -> Limits:
-    """Return the limits and settings that the prompt of a turn stores, without names that this version does not know."""
+    """Return the limits and settings that the prompt of a turn stores, without names that this version does not know.
+
+    Raises:
+        LooplineError: a stored limit is out of its range.
+    """
     limits = {name: value for name, value in stored.items() if name in _CHECKS}
     restored = check_limits(cast("Limits", limits))
     return {**restored, "settings": restore_settings(settings)} if settings else restored

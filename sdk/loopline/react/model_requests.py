@@ -223,6 +223,8 @@ class Quota(Struct, eq=False):
     async def reserve(self, need: RequestEstimate) -> int:
         """Reserve the request and return its output limit; wait while requests in flight reserve the needed budget.
 
+        The limit is at least `MIN_OUTPUT` tokens, or the limit of the request if that is lower.
+
         Raises:
             OutOfBudget: the remaining budget is too small, or the time is over.
         """
@@ -287,6 +289,10 @@ class Quota(Struct, eq=False):
         return 1
 
     def _remaining(self, *, is_own_answer: bool) -> Remaining:
+        """Return the limits without the usage and the requests in flight.
+
+        If `is_own_answer` is False, the part that is reserved for a forced answer is subtracted too.
+        """
         remaining = self.limit.after(self.used + self._in_flight)
         if is_own_answer:
             return remaining
@@ -416,6 +422,9 @@ async def request_reply(
 ) -> Reply:
     """Request a reply, with retries; `on_piece` receives its pieces as they arrive, a long piece in parts.
 
+    The reply has the number of its attempt. After a rate limit that the request exceeds by itself, the output limit
+    of the next attempt is lower.
+
     Raises:
         ModelError: the request failed, or its stream broke off or ended without a reply.
     """
@@ -448,6 +457,11 @@ def _shorten_reply(prompt: Prompt, error: errors.ModelUnavailable) -> Prompt:
 async def _stream_once(
     model: Model, prompt: Prompt, on_piece: Callable[[TextDelta], None]
 ) -> Reply:
+    """Make one request, pass its pieces to `on_piece`, long ones in parts, and return the reply with checked usage.
+
+    Raises:
+        ModelError: the request failed, the model's code raised another error, or the stream ended without a reply.
+    """
     reply: Reply | None = None
     pieces = model.stream(prompt)
     try:
@@ -480,7 +494,7 @@ MOST_TOKENS = 1_000_000_000
 
 
 def _check_usage(model: Model, reply: Reply) -> Reply:
-    """Return the reply; if its provider reported impossible counts, its usage is unreported, and budgets estimate it."""
+    """Return the reply, with unreported usage if a count is negative or above `MOST_TOKENS`; that is logged."""
     usage = reply.usage
     counts = (
         usage.input_tokens,
@@ -552,6 +566,14 @@ class MeteredModel(WrappedModel, frozen=True):
         return self.model.stream(prompt)
 
     async def _stream_within_quota(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+        """Reserve the request, stream it with the granted output limit, and settle its usage.
+
+        An abandoned stream, and a reply without usage, are settled by an estimate. A request that the provider
+        refused before any text is settled with 0.
+
+        Raises:
+            OutOfBudget: the remaining budget is too small, or the time is over.
+        """
         tokens = self.tokens
         if tokens is None:
             tokens = int(cost_of_prompt(prompt) * self.factor) + 1
@@ -583,6 +605,7 @@ class MeteredModel(WrappedModel, frozen=True):
                 await pieces.aclose()
 
     def _settle(self, need: RequestEstimate, reply: Reply) -> None:
+        """Settle the usage of the reply; if it has 0 input and output tokens, settle an estimate from its texts."""
         usage = reply.usage
         if not usage.input_tokens and not usage.output_tokens:
             texts = [reply.text, reply.thinking, *map(repr, reply.calls)]
@@ -623,7 +646,11 @@ class RequestLimits(Struct, frozen=True, kw_only=True):
     reserved: int
 
     def reply(self, tokens: int, *, longer: int = 0) -> int:
-        """Return the output limit for a prompt of `tokens` tokens, doubled `longer` times if the window allows that."""
+        """Return the output limit for a prompt of `tokens` tokens.
+
+        It is doubled `longer` times, but to at most half of the window, and to the rest of the window after the
+        prompt.
+        """
         output = max(self.reserved, min(self.output, self.window - ceil(tokens * MARGIN)))
         if not longer:
             return output

@@ -41,8 +41,10 @@ class PrivateErrors(WrappedModel, frozen=True):
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
         """Stream the reply.
 
+        CassetteError, OutOfBudget and StoreError are raised unchanged.
+
         Raises:
-            ModelError: the request failed; also for other errors of the model's code.
+            ModelError: the request failed; also for other errors of the model's code. The original error is logged.
         """
         pieces = self.model.stream(prompt)
         try:

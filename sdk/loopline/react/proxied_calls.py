@@ -115,12 +115,21 @@ class ProxiedCalls:
         before: Sequence[asyncio.Task[ProxiedAnswer]],
         approval_seconds: float,
     ) -> ProxiedAnswer:
+        """Wait for the conflicting calls in `before` and for a free slot, and then run the call."""
         if before:
             await asyncio.wait(before)
         async with self._slots:
             return await self._run(parsed, approval_seconds)
 
     async def _run(self, parsed: CheckedCall, approval_seconds: float) -> ProxiedAnswer:
+        """Record the call, run it, record its result and return it; an error of the call becomes a failed answer.
+
+        A cancelled call is recorded as interrupted, and the cancellation is raised.
+
+        Raises:
+            ApprovalRequired: the user did not answer in time; the call is recorded as denied.
+            StoreError: the log failed.
+        """
         call = parsed.call
         start = self._clock.elapsed()
         await self._recorder.record(
@@ -154,6 +163,13 @@ class ProxiedCalls:
         return await self._record_end(parsed, failed.text, "error", start)
 
     async def _run_recorded(self, parsed: CheckedCall, approval_seconds: float) -> ProxiedAnswer:
+        """Judge and run the recorded call, record its result and return it; a denied call is not run.
+
+        Raises:
+            ToolError: the program may not call the tool.
+            ApprovalRequired: the user did not answer in time.
+            LooplineError: the call cannot run, or its tool failed.
+        """
         call = parsed.call
         start = self._clock.elapsed()
         if call.tool not in self.names:
@@ -175,6 +191,9 @@ class ProxiedCalls:
 
     async def _judge(self, parsed: CheckedCall, approval_seconds: float) -> CheckedCall:
         """Return the call with the verdict of the guards, after the user's answer if a guard asks for approval.
+
+        A call that the user does not approve is denied. Arguments that the user edited are stored for the answer to
+        the program.
 
         Raises:
             ApprovalRequired: the user did not answer in time.
@@ -198,7 +217,8 @@ class ProxiedCalls:
     async def _ask_user(self, call_id: str, ask: Ask, seconds: float) -> Json:
         """Record a question for the approval of a call, and return the user's answer; None after `seconds` seconds.
 
-        If the turn has no user, or `seconds` is not above 0, nothing is asked.
+        If the turn does not have a user, or `seconds` is not above 0, the question is not recorded and None is
+        returned.
         """
         recorder = self._recorder
         if not recorder.has_user or seconds <= 0:
@@ -221,6 +241,7 @@ class ProxiedCalls:
     async def _record_end(
         self, parsed: CheckedCall, text: str, status: tl.ResultStatus, start: float
     ) -> ProxiedAnswer:
+        """Record the failed result if the call is still open, and return it with `status` as its code."""
         call = parsed.call
         result = tl.ProxiedResult(
             call_id=call.call_id,
@@ -250,6 +271,7 @@ class ProxiedCalls:
         whole: list[RenderedResult] = []
 
         def bodies(timeline: tl.Timeline) -> list[tl.Body]:
+            """Return the result and its bodies, truncated for the log; put the full rendering into `whole`."""
             limits = self._runtime.workspace_limits
             files = file_bodies(timeline, turn, outcome.files, call.call_id, limits=limits)
             rendered = render_result(outcome, timeline, turn, call.call_id, files)

@@ -124,6 +124,7 @@ class TypedAnswer:
         return self._read_answer(prompt.Answer("", text))
 
     def _read_answer(self, answer: prompt.Answer) -> prompt.Answer | prompt.Malformed:
+        """Return the answer with the JSON of its value, or Malformed if its text does not contain a value."""
         try:
             text, is_all = self._find(answer.text)
         except models.SchemaMismatch as error:
@@ -286,7 +287,10 @@ EMPTY_REPLY = "(nothing)"
 
 
 def cut_off_text(turn: tl.Turn) -> str:
-    """Return the joined texts of the newest replies in a row that were cut off by the output limit."""
+    """Return the joined texts of the newest replies in a row that were cut off by the output limit, oldest first.
+
+    It is empty if the newest reply was not cut off, or was empty.
+    """
     texts: list[str] = []
     for decision in reversed(turn.decisions):
         if decision.stop_reason != "length" or decision.raw in ("", EMPTY_REPLY):
@@ -462,6 +466,7 @@ class ReplyStream:
         self._send("answer", filters.citations.close())
 
     def _new_filters(self) -> _StreamFilters:
+        """Return filters for a new attempt: channels, plan marks, the JSON value of a typed answer, citations."""
         reading = self._reading
         marks = tl.citations.Marks(reading.pool.sources)
         return _StreamFilters(
@@ -485,6 +490,11 @@ class ReplyStream:
             self._emit(filters, channel, joint + text)
 
     def _emit(self, filters: _StreamFilters, channel: prompt.Channel, text: str) -> None:
+        """Send a piece on its channel; a typed answer is reduced to the JSON of its value.
+
+        With `is_draft` an answer goes to the channel `draft`. Otherwise its citations are resolved, and the
+        unresolved text is stored in `_written`.
+        """
         if channel == "answer" and filters.value is not None:
             text = filters.value.feed(text)
         name = "draft" if channel == "answer" and self._reading.is_draft else channel
@@ -509,7 +519,10 @@ class MarkFilter:
         self._held_text: str | None = "" if steps else None
 
     def feed(self, text: str) -> list[prompt.Piece]:
-        """Return the pieces of notes and answer that are certain after `text`; the rest is held back."""
+        """Return the pieces of notes and answer that are certain after `text`; the rest is held back.
+
+        At most `LONGEST_MARKS` characters are held back. After the first pieces every text is a piece of the answer.
+        """
         if self._held_text is None:
             return [("answer", text)]
         self._held_text += text

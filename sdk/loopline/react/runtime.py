@@ -155,7 +155,7 @@ def route(reply: Reply, decided: DecodedReply, table: Table) -> Route:
 
 
 def _route_calls(notes: str, calls: tuple[ToolCall, ...], table: Table) -> Route:
-    """Run the calls, or have the reply repaired if it makes more than `max_calls_per_reply` calls."""
+    """Run the calls; more than `max_calls_per_reply` calls do not run, and the reply is repaired or unusable."""
     limit = table.options.max_calls_per_reply
     if len(calls) <= limit:
         return Act(notes, calls)
@@ -168,7 +168,7 @@ def _route_calls(notes: str, calls: tuple[ToolCall, ...], table: Table) -> Route
 
 
 def _unusable(raw: str, problem: str, table: Table) -> Route:
-    """Return the route for a malformed reply that may not be repaired."""
+    """Return `Unusable` for a malformed reply that may not be repaired; in the last round `Repair`."""
     if table.state.last:  # the turn ends after this round in any case, with a fallback
         return Repair(raw, problem)
     replies = table.state.malformed + 1
@@ -177,7 +177,10 @@ def _unusable(raw: str, problem: str, table: Table) -> Route:
 
 
 def _route_answer(notes: str, text: str, reply: Reply, table: Table) -> Route:
-    """Accept an answer if neither pending input, `min_rounds` nor a round hook holds it; the last answer is not held."""
+    """Accept an answer if neither pending input, `min_rounds` nor a round hook holds it; the last answer is not held.
+
+    A hook that stops the turn ends it with this answer. An answer that was cut off by its limit has the flag "cut".
+    """
     state = table.state
     if table.waiting and not state.last:
         return Held(notes, text, NEW_INPUT)
@@ -291,6 +294,11 @@ class React(Generic[T_co]):
                 raise
 
     async def _run(self, payload: TurnPayload) -> TurnResult[T_co]:
+        """Settle open calls, and make decisions until there is an answer or a pause; return the result.
+
+        If another agent leads from then on, its loop runs the rest of the turn. The payload is only passed on to that
+        loop.
+        """
         recorder = self._recorder  # the input of the user is in its log, so the payload is not read
         recorder.round = recorder.turn.rounds
         with self._interrupter.shield():
@@ -337,6 +345,7 @@ class React(Generic[T_co]):
         return await self._route(state, reply)
 
     async def _route(self, state: ReactStateV2, written: Reply) -> LoopEnd | None:
+        """Decode the reply, record it and carry out its route; return the end of the loop, or None to decide anew."""
         recorder = self._recorder
         journal = self._journal
         reply, decided, marks = await self._chain.read(written)
@@ -373,7 +382,10 @@ class React(Generic[T_co]):
         return None
 
     async def _act(self, reply: Reply, notes: str, calls: tuple[ToolCall, ...]) -> LoopEnd | None:
-        """Record the calls with new call ids, and run them."""
+        """Record the calls with new call ids, run them, and return the end if the turn is paused.
+
+        If the budget is used up or the user has steered the turn, the calls get results that say so and do not run.
+        """
         first = self._recorder.timeline.calls + 1
         numbered = [
             ToolCalled(

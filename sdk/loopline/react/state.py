@@ -88,7 +88,11 @@ def turn_files(timeline: tl.Timeline, number: int) -> list[tl.TurnFile]:
 
 
 def _output_value(turn: tl.Turn, answer: tl.Completion, output: OutputType[Any] | None) -> object:
-    """Return the value of an answer that has a schema; None for other answers."""
+    """Return the value of an answer that has a schema; None for other answers.
+
+    Raises:
+        LooplineError: the answer is not valid JSON, or not a value of the `output` type.
+    """
     if not answer.schema_sha256:
         return None
     if output is None:
@@ -115,6 +119,7 @@ def pending_calls(turn: tl.Turn) -> list[tl.PendingCall]:
 
 
 def _pending_call(turn: tl.Turn, pending: tl.ToolPending) -> tl.PendingCall:
+    """Return the waiting call, with the arguments that its first approval edited and the names of its approvers."""
     call = turn.waiting_call(pending.call_id)
     approvals = tl.approvals_of(turn.shared_answers.get(pending.call_id, []))
     edited = tl.edited_arguments(approvals[0].value) if approvals else None

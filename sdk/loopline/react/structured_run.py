@@ -89,7 +89,11 @@ class StructuredRun:
         return result(recorder.timeline, recorder.number, end.reason, end.error)
 
     async def _ask(self, text: str, interrupter: Interrupter) -> LoopEnd:
-        """Make the structured call with the models in their order, until one gives a valid reply."""
+        """Make the structured call with the models in their order until one gives a valid reply; record the answer.
+
+        The next model is used only if a model is unavailable or refuses. Otherwise, and after the last model, a
+        fallback answer with the error is recorded.
+        """
         models = self.models if self.options.chain == "next" else self.models[:1]
         place = min(self.recorder.turn.model_index, len(models) - 1)
         effort = self.options.reasoning_effort or ""
@@ -149,7 +153,7 @@ class _Rounds:
         self._failure: ModelError | None = None
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """Yield the complete reply.
+        """Record the request as a round, and yield its complete reply, which is recorded later.
 
         Raises:
             ModelError: the request failed, its stream broke off, or time or budget are used up.
@@ -183,7 +187,10 @@ class _Rounds:
         return LoopEnd(answer.reason)
 
     async def fail(self, error: str) -> LoopEnd:
-        """Record a fallback answer with the reason why a valid reply is missing."""
+        """Record a fallback answer with the reason why a valid reply is missing.
+
+        The exit reason is "deadline" or "budget" if the time or the budget was used up, and "error" otherwise.
+        """
         turn = self._recorder.turn
         problem = str(self._failure or error)
         reason: tl.ExitReason = "error"

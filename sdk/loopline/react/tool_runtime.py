@@ -133,7 +133,11 @@ class ToolRuntime:
         kind: Literal["question", "approval"] = "question",
         people: int = 1,
     ) -> Json:
-        """Ask the user while a call runs, and return the answer; `form` is the JSON Schema of the answer."""
+        """Ask the user while a call runs, and return the answer; None if the user declines.
+
+        The question is recorded and sent to listeners. `form` is the JSON Schema of the answer; without it the
+        question asks for yes or no.
+        """
         body = tl.ToolQuestion(
             call_id=call_id,
             question=well_formed(question),
@@ -211,6 +215,7 @@ class _ChildListener:
                     self._take(event, body)
 
     def _take(self, block: tl.Block, body: ReportedBody) -> None:
+        """Report a tool call as progress, relay a custom event, and store a question or a source by its id."""
         match body:
             case tl.ToolCalled(tool=tool):
                 self.outbox.progress(f"{self.name}: {tool}")
@@ -326,6 +331,14 @@ class Children:
     async def _run_child(
         self, run: Spawn, name: str, task: ChildTask, quota: Quota
     ) -> tl.TurnResult:
+        """Record the start of a child run, run it, record its end, and return its result with resolved citations.
+
+        A paused child run waits until every other child run has ended or is paused.
+
+        Raises:
+            ToolError: the child run failed.
+            AskUser: the child run is paused, and asks the user.
+        """
         recorder = self._recorder
         child = Child(
             name=name,
@@ -404,7 +417,13 @@ class Children:
         return ChildAnswer(child.ref, answer.value, tuple(approval.by for approval in approvals))
 
     def _limits(self, requested: Mapping[str, tl.LimitValue]) -> Limits:
-        """Return the limits of a child run: the requested ones, lowered to the remaining time and budget of its parent."""
+        """Return the requested limits of a child run, lowered to the remaining time and budget of its parent.
+
+        `max_depth` is that of the parent.
+
+        Raises:
+            LooplineError: a requested limit is unknown or out of its range.
+        """
         limits = cast("Limits", dict(requested))
         check_limits(limits)
         own = self._options
@@ -500,6 +519,7 @@ class Outbox:
             self._loop.call_soon_threadsafe(self._deliver, delta)
 
     def _deliver(self, delta: Delta) -> None:
+        """Send the event to listeners, or after the events that still wait; drop it if the outbox is closed."""
         if self._closed:  # a thread may outlive its call, and report progress after it
             return
         if self._last is None or self._last.done():
@@ -519,6 +539,7 @@ class Outbox:
     async def _send_after(
         self, before: asyncio.Task[None] | None, event: Delta | tl.CustomEvent
     ) -> None:
+        """Wait for the task `before`; then send a delta to listeners, or record a custom event."""
         if before is not None:
             await asyncio.wait([before])
         match event:

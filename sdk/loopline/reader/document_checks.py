@@ -83,7 +83,7 @@ def check_blocks(named: Sequence[tuple[timeline.Block, Json]], rows: Sequence[Js
 
 
 def _check_turns(blocks: Sequence[timeline.Block]) -> None:
-    """Check that turns start one after the other, each with a prompt."""
+    """Check that turns start one after the other, each with a prompt; raise a DocumentError otherwise."""
     newest = 0
     prompted = set[int]()
     for block in blocks:
@@ -103,7 +103,11 @@ def _check_turns(blocks: Sequence[timeline.Block]) -> None:
 
 
 def _check_order(blocks: Sequence[timeline.Block]) -> None:
-    """Check that `n` of each block numbers it by type and turn, and that terms never decrease."""
+    """Check that `n` of each block numbers it by type and turn, and that terms never decrease.
+
+    Raises:
+        DocumentError: a number or a term is wrong.
+    """
     counts = Counter[tuple[int, str]]()
     newest = 0
     for block in blocks:
@@ -119,6 +123,9 @@ def _check_calls(blocks: Sequence[timeline.Block]) -> None:
     """Check that starts, child runs and results follow their calls, with at most one start and one result for each call.
 
     A program's call must follow the call that runs the program and precede the result of that call.
+
+    Raises:
+        DocumentError: a block of a call is out of place.
     """
     turns = dict[str, int]()
     started = set[str]()
@@ -199,6 +206,7 @@ def _check_path(block: timeline.Block, path: str) -> None:
 
 
 def _check_pulled(block: timeline.Block, text: str) -> None:
+    """Raise a DocumentError if `text` is not the ref of a file."""
     try:
         ref = parse(text)
     except LooplineError as error:
@@ -208,7 +216,11 @@ def _check_pulled(block: timeline.Block, text: str) -> None:
 
 
 def _check_refs(blocks: Sequence[tuple[timeline.Block, Json]]) -> None:
-    """Check that each block has the ref that follows from its position and body."""
+    """Check that each block has the ref that follows from its position and body.
+
+    Raises:
+        DocumentError: a ref differs, or the block cannot have a ref.
+    """
     for block, ref in blocks:
         try:
             expected = block.ref
@@ -220,7 +232,7 @@ def _check_refs(blocks: Sequence[tuple[timeline.Block, Json]]) -> None:
 
 
 def _check_digests(blocks: Sequence[timeline.Block], rows: Sequence[Json]) -> None:
-    """Check the digests of the rows that have one."""
+    """Check the digests of the rows that have one; raise a DocumentError at the first that differs."""
     for index, (digest, row) in enumerate(zip(digests(blocks), rows, strict=True)):
         match row:
             case {"digest": written} if written != digest.hex():
@@ -253,7 +265,11 @@ class _Counts:
 
 
 def _check_numbers(blocks: Sequence[timeline.Block]) -> None:
-    """Check that numbers in bodies are not negative or huge, and refer to blocks, turns and sources that exist."""
+    """Check that numbers in bodies are not negative or huge, and refer to blocks, turns and sources that exist.
+
+    Raises:
+        DocumentError: a number is out of range; the message has its path.
+    """
     counts = _Counts()
     for block in blocks:
         body = block.body
@@ -317,6 +333,7 @@ def _find_faults(block: timeline.Block, body: NumberedBody, counts: _Counts) -> 
 def _find_projection_faults(
     projection: timeline.Projection, turn: int, before: int
 ) -> Iterator[str]:
+    """Yield a message for each seq of a window after `before`, and for each turn number after `turn + 1`."""
     for name in _PROJECTED_SEQS:
         yield from _find_out_of_range(f"window.{name}", [getattr(projection, name)], 0, before)
     for name in ("old_before", "spent_before"):
@@ -324,6 +341,7 @@ def _find_projection_faults(
 
 
 def _find_count_faults(body: CountedBody, turn: int, counts: _Counts) -> Iterator[str]:
+    """Yield a message for each unknown source, and each sid or version out of sequence; update `counts`."""
     match body:
         case timeline.SourceAdded(sid=sid):
             yield from _find_out_of_range("sid", [sid], 1, len(counts.sids) + 1)

@@ -57,7 +57,7 @@ def rows_of(document: JsonObject) -> list[Json]:
     """Return the block objects of a document, after a check of the other fields.
 
     Raises:
-        DocumentError: it is not a document with blocks, or has another version.
+        DocumentError: it has another version or an unknown field, or its blocks are missing or empty.
     """
     match document:
         case {"version": 1}:
@@ -190,7 +190,10 @@ def _unknown_field(written: Json, fields: Json, path: str) -> str:
 
 
 def import_actions(blocks: Sequence[tl.Block], name: str) -> list[tl.ImportedAction]:
-    """Return the actions that require confirmation when the blocks are imported under that name."""
+    """Return the actions that require confirmation when the blocks are imported under that name.
+
+    The actions are a child run of that name, each open turn, and each repository that the turns used.
+    """
     timeline = tl.Timeline(blocks)
     actions = list[tl.ImportedAction]()
     parent = tl.parent_name(name)
@@ -220,6 +223,7 @@ def import_mark(blocks: Sequence[tl.Block], confirmed: Sequence[str], now: datet
 
 
 def _turn_action(turn: tl.Turn) -> tl.ImportedAction:
+    """Return the action for an open turn: its prompt is answered, or it continues with its open calls."""
     name = tl.turn_id(turn.number)
     if turn.header is None:
         return tl.ImportedAction(name=name, text="its prompt is answered before the next prompt")

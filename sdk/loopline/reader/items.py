@@ -155,6 +155,7 @@ def text_of(block: tl.Block) -> tuple[str, str]:
 
 
 def _render_text(body: TextBody) -> tuple[str, str]:
+    """Return the text of a body and its MIME type; calls and plans as JSON, and a description for a binary file."""
     match body:
         case tl.UserAttachment(text=text, mime=mime):
             return text or tl.attachments.describe(body), mime
@@ -201,6 +202,7 @@ def fit_item(ref: refs.SpannedRef, requested: str, text: str, mime: str, room: i
 
     A truncated part ends with a full line if at least one line fits. Its ref names the shown part, and its message has
     the ref of the remaining part.
+    If `room` is below 1, the item is cut and without text.
 
     Raises:
         RefError: the span begins after the end of the text.
@@ -281,7 +283,10 @@ def passage_item(passage: Passage, requested: str, text: str, room: int) -> Item
 
 
 def find_kept_passage(timeline: tl.Timeline, ref: refs.KnowledgeRef, room: int) -> Item | None:
-    """Return an item with a stored passage that has the requested ref or contains its lines; None without one."""
+    """Return an item with a stored passage that has the requested ref or contains its lines; None without one.
+
+    A ref without a commit is never found.
+    """
     if ref.commit is None:
         return None
     requested = str(ref)
@@ -299,6 +304,7 @@ def find_kept_passage(timeline: tl.Timeline, ref: refs.KnowledgeRef, room: int) 
 
 
 def _make_kept_item(timeline: tl.Timeline, requested: str, name: str, text: str, room: int) -> Item:
+    """Return an item with a kept text and its source; if longer than `room` characters, cut and without a source."""
     title = timeline.kept_texts[name].title
     item = Item(ref=requested, requested=requested, status="ok", text=text, title=title)
     if len(text) > room:

@@ -130,6 +130,10 @@ class Reader(Struct, frozen=True, kw_only=True):
         return Reading(items)
 
     async def _item(self, requested: str, room: int) -> Item:
+        """Read one ref in at most `room` characters; any error is an item "missing" with the error as its message.
+
+        A forgotten conversation gives an item "gone". Before the first turn only skills and knowledge can be read.
+        """
         if self.conversation.forgotten is not None:
             return self._gone(requested)
         try:
@@ -147,6 +151,7 @@ class Reader(Struct, frozen=True, kw_only=True):
         return Item(ref=requested, requested=requested, status="gone", message=message)
 
     async def _read(self, ref: Ref, requested: str, room: int) -> Item:
+        """Read a parsed ref of any kind; raise a RefError if it does not exist, or is a resource name of a server."""
         match ref:
             case BlockRef() | CallRef() | ArtifactRef() | SummaryRef() | FileRef():
                 return await self._block(ref, requested, room)
@@ -179,6 +184,11 @@ class Reader(Struct, frozen=True, kw_only=True):
         return (await self.conversation.containing(ref)).find(ref)
 
     async def _block(self, ref: BlockRefs, requested: str, room: int) -> Item:
+        """Read a block, with the data of a file and the source of an attachment.
+
+        Raises:
+            RefError: the block does not exist; the message has similar refs.
+        """
         block = await self.find(ref)
         if block is None:
             raise RefError(_explain_missing_block(await self.conversation.full(), ref))
@@ -193,6 +203,7 @@ class Reader(Struct, frozen=True, kw_only=True):
         return replace(item, title=file.name, data=tl.workspace.file_bytes(file), source=source)
 
     async def _plan(self, ref: PlanRef, requested: str, room: int) -> Item:
+        """Read the newest version of a plan, with the ref of its block; raise a RefError for an unknown plan."""
         block = await self.find(ref)
         if block is None:
             plan_ids = list(self.conversation.timeline.plans.latest)[-tl.plan.NAMED_LIMIT :]
@@ -202,6 +213,11 @@ class Reader(Struct, frozen=True, kw_only=True):
         return fit_item(pinned, requested, text, mime, room)
 
     def _sources(self, ref: SourcesRef, requested: str, room: int) -> Item:
+        """Read the sources in the ranges as a JSON list, without unknown numbers; a message names the newest source.
+
+        Raises:
+            RefError: none of the sources exists.
+        """
         pool = self.conversation.timeline.pool
         available = f"so:sources_pool[1-{pool.newest}]" if pool.newest else "no sources"
         sids = [sid for a, b in ref.ranges for sid in range(a, min(b, pool.newest) + 1)]
@@ -219,6 +235,7 @@ class Reader(Struct, frozen=True, kw_only=True):
         return item
 
     async def _document(self, name: Document) -> tuple[str, str]:
+        """Return the text of a document of the conversation and its MIME type."""
         view = self.conversation
         match name:
             case "conv.timeline.v1":
@@ -233,6 +250,13 @@ class Reader(Struct, frozen=True, kw_only=True):
                 return documents.feedback_list(await view.read_type("turn.feedback")), "text/plain"
 
     async def _knowledge(self, ref: KnowledgeRef, requested: str, room: int) -> Item:
+        """Read a passage in at most `room` characters: as the conversation stored it, or from the knowledge space.
+
+        If it cannot be read there, a stored part is returned, or an item "gone" with the error as its message.
+
+        Raises:
+            KnowledgeError: there is neither a stored text nor a knowledge space, or a RefError for a bad ref.
+        """
         stored = None if ref.heading else find_kept_passage(self.conversation.timeline, ref, room)
         if stored is not None and (stored.status == "ok" or self.knowledge is None):
             return replace(stored, requested=requested)
@@ -252,6 +276,11 @@ class Reader(Struct, frozen=True, kw_only=True):
         return passage_item(passage, requested, text, room)
 
     async def _other_conversation(self, ref: ConversationRef, requested: str, room: int) -> Item:
+        """Read a ref in another conversation of this user; the refs of the item get the conversation as a prefix.
+
+        Raises:
+            RefError: the conversation does not exist. A forgotten conversation gives an item "gone".
+        """
         is_stored = well_formed(ref.conversation) == ref.conversation
         view = await self.lookup(ref.conversation) if self.lookup and is_stored else None
         if view is None:
@@ -301,6 +330,7 @@ def _explain_missing_file(timeline: tl.Timeline, ref: FileRef) -> str:
 
 
 def _pin(block: tl.Block, ref: BlockRefs) -> SpannedRef:
+    """Return the block's own ref with the span of `ref`; without an own ref, `ref` with the block's number."""
     match block.name, ref:
         case (BlockRef() | CallRef() | ArtifactRef() | SummaryRef() | FileRef()) as name, _:
             return replace_span(name, ref.span)

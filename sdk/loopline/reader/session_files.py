@@ -134,7 +134,7 @@ def _read_lines(text: str) -> Iterator[_Line]:
 
 
 def _session_lines(rows: Iterable[_Line]) -> tuple[str, list[SessionLine]]:
-    """Return the program that wrote the session, and its lines."""
+    """Return the program that wrote the session, and its lines that have parts."""
     program = "claude-code"
     lines: list[SessionLine] = []
     model = ""
@@ -153,6 +153,7 @@ def _session_lines(rows: Iterable[_Line]) -> tuple[str, list[SessionLine]]:
 
 
 def _claude_line(row: _Line, message: _Message) -> SessionLine:
+    """Convert a line of Claude Code, without parts if it is meta or a sidechain; a reply gets model and usage."""
     content = message.content
     rows = [_Part(type="text", text=content)] if isinstance(content, str) else content
     parts: tuple[SessionPart, ...] = ()
@@ -165,6 +166,7 @@ def _claude_line(row: _Line, message: _Message) -> SessionLine:
 
 
 def _claude_parts(item: _Part, role: str) -> Iterator[SessionPart]:
+    """Yield the part of the session for a content part; none for an empty text or an unknown type."""
     match item:
         case _Part(type="text", text=text) if text:
             yield tl.Notes(text=text) if role == "assistant" else tl.UserPrompt(text=text)
@@ -185,6 +187,7 @@ def _result(call_id: str, content: Json, *, is_error: bool = False) -> tl.ToolRe
 
 
 def _codex_parts(item: _Payload) -> Iterator[SessionPart]:
+    """Yield the part of a Codex item; none for empty texts, the environment context and unknown types."""
     match item.type:
         case "message" if item.role in ("user", "assistant"):
             text = _texts(item.content)
@@ -204,6 +207,7 @@ def _codex_parts(item: _Payload) -> Iterator[SessionPart]:
 
 
 def _parse_arguments(item: _Payload) -> JsonObject:
+    """Return the arguments of a call as a JSON object; any other text or value as `{"input": text}`."""
     text = item.arguments or item.input
     try:
         value: Json = json.loads(text)
@@ -236,6 +240,7 @@ def _text_of_part(part: Json) -> Iterator[str]:
 
 
 def _usage(usage: _Usage) -> Usage:
+    """Convert the usage of Claude Code; input tokens include cached tokens, and negative numbers count as 0."""
     read = max(usage.cache_read_input_tokens, 0)
     written = max(usage.cache_creation_input_tokens, 0)
     return Usage(
@@ -267,7 +272,10 @@ class _SessionBlocks:
         self._reply: list[SessionLine] = []
 
     def take(self, line: SessionLine) -> None:
-        """Take one more line."""
+        """Take one more line: collect it if it is part of a reply, or write its prompts and results.
+
+        A collected reply is written first if the line is not part of it. A prompt ends the turn and starts the next.
+        """
         if self._reply and line.reply != self._reply[0].reply:
             self._write_reply(is_last=any(isinstance(part, tl.UserPrompt) for part in line.parts))
         if line.reply:
@@ -294,6 +302,10 @@ class _SessionBlocks:
             self._add(self.blocks[-1].ts, tl.Exit(reason="complete", rounds=self._round))
 
     def _write_reply(self, *, is_last: bool) -> None:
+        """Write the collected lines as one round: its start, its decision and its parts, without tool results.
+
+        Lines before the first prompt are dropped. In a last reply without calls, each text is an answer.
+        """
         lines, self._reply = self._reply, []
         if not lines or not self._turn:
             return
@@ -334,6 +346,7 @@ class _SessionBlocks:
                 self._add(at, part, self._round)
 
     def _add(self, at: datetime, body: tl.Body, number: int = 0) -> None:
+        """Append a block with the next seq and count of its type in the turn; ignored before the first turn."""
         if not self._turn:
             return
         key = (self._turn, body.type)

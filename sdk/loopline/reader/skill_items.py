@@ -21,6 +21,9 @@ def skill_item(
 ) -> Item:
     """Return an item for the ref of a skill: the text that the conversation showed before, else the present text.
 
+    The item is "gone" if the ref has the digest of a text that was not shown. If the full text of a skill does not
+    fit, the item is its short form.
+
     Raises:
         RefError: the skill, the file or the lines do not exist.
     """
@@ -88,6 +91,13 @@ def _short_item(skill: Skill, requested: str, room: int) -> Item:
 
 
 def _file_item(timeline: Timeline, skill: Skill, ref: SkillRef, requested: str, room: int) -> Item:
+    """Return the item of a file in a skill's folder, with its ref pinned by the digest.
+
+    For another digest in `ref` the item is "gone". A file that was shown before is returned as it was stored then.
+
+    Raises:
+        RefError: the file does not exist or is too large.
+    """
     data = read_folder_file(skill.path.parent, ref.path)
     digest = sha256(data).hexdigest()[:DIGEST]
     pinned = structs.replace(ref, digest=digest)

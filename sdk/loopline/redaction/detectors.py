@@ -68,7 +68,11 @@ class LibraryRedactor:
         self._keys = SECRET in chosen
 
     def redact(self, text: str) -> str:
-        """Return the text with each match replaced by a mark."""
+        """Return the text with each match replaced by a mark.
+
+        A private key in PEM form becomes one mark. If a match is found after JSON escapes of printable characters are
+        decoded, the decoded text is redacted and returned.
+        """
         if self._keys and "PRIVATE KEY" in text:
             text = _PRIVATE_KEY.sub(_mark(SECRET), text)
         if "\\" not in text:
@@ -79,6 +83,7 @@ class LibraryRedactor:
         return self._redact_between_escapes(text)
 
     def _redact_between_escapes(self, text: str) -> str:
+        """Redact secrets by their names, and then each part of the text between escapes of JSON."""
         if self._keys and _NO_PROSE.search(text):
             text = NAMED_SECRET.sub(rf"\1{_mark(SECRET)}", text)
         return "".join(
@@ -87,6 +92,7 @@ class LibraryRedactor:
         )
 
     def _redact_matches(self, text: str) -> str:
+        """Replace each match by a mark, and search the result again while it matches, at most `ROUNDS` times."""
         for _ in range(ROUNDS):
             spans = _merge(self._spans(text)) if text else []
             if not spans:
@@ -100,6 +106,7 @@ class LibraryRedactor:
         return text
 
     def _spans(self, text: str) -> Iterator[Span]:
+        """Yield the spans of secrets, then of personal data, with their kinds; spans may overlap."""
         for pattern in self._patterns if _NO_PROSE.search(text) else ():
             for match in pattern.finditer(text):
                 yield (*_find_secret(match), SECRET)
@@ -127,7 +134,7 @@ def _find_secret(match: re.Match[str]) -> tuple[int, int]:
 
 
 def _merge(spans: Iterable[Span]) -> list[Span]:
-    """Return the spans in order, overlapping spans merged."""
+    """Return the spans in order, without empty spans; overlapping spans are merged with the kind of the first."""
     merged: list[Span] = []
     for start, end, kind in sorted(span for span in spans if span[0] < span[1]):
         if merged and start < merged[-1][1]:

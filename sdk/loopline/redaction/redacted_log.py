@@ -176,7 +176,10 @@ class RedactedLog(ForwardingLog):
         entries: Sequence[timeline.Entry],
         **options: Unpack[AppendOptions],
     ) -> Sequence[timeline.Block]:
-        """Redact and append the entries, and return every block after `seen`."""
+        """Redact and append the entries, and return every block after `seen`.
+
+        Entries of more than `LARGE_CHARACTERS` characters together are redacted in a thread.
+        """
         if sum(_size(entry.body) for entry in entries) > LARGE_CHARACTERS:
             entries = await asyncio.to_thread(self._redact, entries)
         else:
@@ -191,7 +194,11 @@ class RedactedLog(ForwardingLog):
 
 
 def redact_body(redactor: redaction.Redactor, body: timeline.Body) -> timeline.Body:
-    """Return the body with all texts of users, tools and models redacted."""
+    """Return the body with all texts of users, tools and models redacted.
+
+    Bodies without such texts are returned as they are. A decision loses its replay if that has a text to redact, and
+    spans of sources move to their new positions.
+    """
     if _EXACT.has(body):
         return body
     if isinstance(body, timeline.UserAttachment):
@@ -254,7 +261,10 @@ F = TypeVar("F", timeline.UserAttachment, timeline.FileAdded)
 
 
 def _redact_file(redactor: redaction.Redactor, file: F) -> F:
-    """Return the file with its text redacted. The bytes of a binary file are not changed."""
+    """Return the file with its text redacted. The bytes of a binary file are not changed.
+
+    The size and the digest of a text file are those of the redacted text.
+    """
     text = redaction.redact_text(redactor, file.text)
     if text == file.text or file.data:
         return structs.replace(file, text=text)
@@ -263,6 +273,7 @@ def _redact_file(redactor: redaction.Redactor, file: F) -> F:
 
 
 def _redact_struct(redactor: redaction.Redactor, struct: S) -> S:
+    """Return the struct with its fields redacted, except names, digests and a source's `url` that is not HTTP."""
     changes = {
         name: _redact(redactor, value, numbers=name != "form")
         for name in struct.__struct_fields__
@@ -274,6 +285,7 @@ def _redact_struct(redactor: redaction.Redactor, struct: S) -> S:
 
 
 def _redact(redactor: redaction.Redactor, value: object, *, numbers: bool = True) -> object:
+    """Return a text, struct, tuple or object redacted, and any other value unchanged; `numbers` is for objects."""
     match value:
         case str():
             return redaction.redact_text(redactor, value)

@@ -61,7 +61,10 @@ class _Parts:
         return [*self._take(rest), *self._end_key()]
 
     def _take(self, line: str) -> list[str]:
-        """Return the parts that end with this line."""
+        """Return the parts that end with this line: its pieces, or the PEM block that it completes.
+
+        A line inside a PEM block is held back until the block ends or has more than `KEY_CHARACTERS` characters.
+        """
         first, *rest = _pieces(line)
         begins = not self._key and _BEGIN in line and _END not in line.partition(_BEGIN)[2]
         if not (begins or self._key):
@@ -200,6 +203,7 @@ class RedactingModel(models.WrappedModel, frozen=True):
                 await parts.aclose()
 
     def _redact(self, reply: models.Reply) -> models.Reply:
+        """Return the reply with redacted texts and call arguments, and without a replay that has a text to redact."""
         return structs.replace(
             reply,
             text=redact_text(self.redactor, reply.text),

@@ -53,10 +53,14 @@ class Aws:
     async def addresses(
         self, bucket: Bucket, method: str, names: Sequence[str], seconds: int
     ) -> list[str]:
-        """Return signed URLs for the objects, valid for `seconds`; `method` is "get" or "put". No other credentials are needed."""
+        """Return signed URLs in the order of `names`, valid for `seconds`; `method` is "get" or "put".
+
+        A request to such a URL does not need other credentials. Whether the objects exist is not checked.
+        """
         operation = f"{method}_object"
 
         def sign(s3: Any) -> list[str]:
+            """Return one signed URL for each name, in the order of `names`."""
             return [
                 s3.generate_presigned_url(
                     operation,
@@ -69,9 +73,14 @@ class Aws:
         return await self._request("s3", sign)
 
     async def remove(self, bucket: Bucket) -> None:
-        """Remove all objects with the prefix."""
+        """Remove all objects with the prefix. Objects that S3 does not delete are not reported.
+
+        Raises:
+            AwsError: a request fails.
+        """
 
         def remove(s3: Any) -> None:
+            """List the objects page by page, and delete each page of them."""
             pages = s3.get_paginator("list_objects_v2").paginate(
                 Bucket=bucket.name, Prefix=bucket.prefix
             )
@@ -130,6 +139,10 @@ class _NotFoundError(AwsError):
 
 
 def _connect(service: str) -> Any:
+    """Return a boto3 client of `service` with 10 s to connect, 60 s to read and 4 attempts for each request.
+
+    Raise AwsError if boto3 is not installed or cannot make the client, for example without a region.
+    """
     try:
         library = import_module("boto3")
     except ImportError as error:
@@ -149,6 +162,7 @@ def _connect(service: str) -> Any:
 
 
 def _send(request: Callable[[Any], _T], client: Any) -> _T:
+    """Return `request(client)`; raise _NotFoundError for a missing object, and AwsError for other errors of AWS."""
     errors = import_module("botocore.exceptions")
     try:
         return request(client)

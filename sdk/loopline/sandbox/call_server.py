@@ -83,6 +83,11 @@ def parse_message(line: bytes, limit_bytes: int) -> Message:
 
 
 def _parse_object(line: bytes, limit_bytes: int) -> JsonObject:
+    """Decode a line as a JSON object.
+
+    Raise MessageError if it has more than `limit_bytes` bytes or 300 digits in a row, is nested deeper than 32, or is
+    not a JSON object in UTF-8.
+    """
     if len(line) > limit_bytes:
         raise MessageError(
             f"the message has {len(line):,} bytes or more, and may have {limit_bytes:,}"
@@ -219,7 +224,10 @@ class CallServer:
         task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection until it is closed. A malformed message stops the program, if its hello was accepted."""
+        """Serve one connection until it is closed: send `go` after its hello, and then handle its messages.
+
+        If a hello was accepted, on this or an earlier connection, a malformed or refused message stops the program.
+        """
         try:
             process = self._check_peer(writer)
             async with asyncio.timeout(MESSAGE_SECONDS):
@@ -276,7 +284,11 @@ class CallServer:
             raise MessageError("the executor is not isolated")
 
     async def _handle(self, line: bytes, writer: asyncio.StreamWriter) -> None:
-        """Emit an event, or start a tool call; waits while 16 calls are running."""
+        """Emit an event, or start a tool call in a task; waits while 16 calls are running.
+
+        A call above the limit of calls stops the program. Raise MessageError for a second hello, more than 1,000
+        events, or a call number that was used before.
+        """
         limits = self._execution.limits
         match parse_message(line, limits.message_bytes):
             case Hello():
@@ -298,6 +310,7 @@ class CallServer:
                 self._start_task(self._answer(call, writer))
 
     async def _answer(self, call: CallMessage, writer: asyncio.StreamWriter) -> None:
+        """Run a call and send its answer; StopProgram stops the program, and a lost connection is ignored."""
         try:
             writer.write(_encode_answer(call.number, await self._call_tool(call)))
             await writer.drain()

@@ -38,6 +38,7 @@ class ControlGroup:
         return self._count("pids.events", "max")
 
     def _count(self, name: str, key: str = "oom_kill") -> int:
+        """Return the number after `key` in the first file `name` of the group's folders that has it; otherwise 0."""
         for folder in self.folders:
             with suppress(OSError):
                 for line in (folder / name).read_text().splitlines():
@@ -89,6 +90,10 @@ class GroupEntry:
             os.close(self._source)
 
     def _enter(self) -> None:
+        """Read the first process id of bubblewrap from the pipe; move that process and its children into the group.
+
+        Block until the pipe is closed. Without a group or an id no process is moved. An OSError of a move is ignored.
+        """
         information = b""
         while part := os.read(self._source, 1 << 12):
             information += part
@@ -135,7 +140,7 @@ def _is_writable(folder: Path) -> bool:
 
 
 def make_group(name: str, *, memory_bytes: int, processes: int) -> ControlGroup | None:
-    """Make a group with these limits; return None if this process may not make groups."""
+    """Make a group with these limits and, if possible, no swap; return None if this process may not make it."""
     group = ControlGroup(tuple(parent / name for parent in parents().values()))
     if not group.folders:
         return None

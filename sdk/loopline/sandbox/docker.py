@@ -130,7 +130,7 @@ class WarmContainer:
                 self._lose(f"the supervisor's container has ended: {error}")
 
     def _receive(self) -> None:
-        """Read a message of the supervisor: its features, or the end of a program."""
+        """Read a message of the supervisor: its features, or the end of a program. Its disconnection ends all."""
         try:
             data = self._control.recv(_PIECE)
         except BlockingIOError:
@@ -185,7 +185,10 @@ class ContainedProgram:
         return outcome
 
     async def stop(self) -> ProgramCost:
-        """Kill the processes of the program. If the supervisor does not do it in 20 seconds, the container is removed."""
+        """Kill the processes of the program, wait for its end, and return its counts.
+
+        If the supervisor does not do it in 20 seconds, the container is removed, which ends its other programs, too.
+        """
         if not self.end.done():
             await self.container.stop(self.name)
             try:
@@ -201,6 +204,9 @@ async def start_container(
     daemon: DockerDaemon, settings: DockerSettings, folder: Path, bundle_root: str
 ) -> WarmContainer:
     """Start a container that mounts the folder, and wait until its supervisor has connected.
+
+    Write the supervisor's scripts and its socket into the folder. If the supervisor does not connect, the container is
+    removed.
 
     Raises:
         DaemonError: the container does not start; the message has the reason.
@@ -222,7 +228,10 @@ async def start_container(
 async def _accept(
     listener: socket.socket, daemon: DockerDaemon, container: str, folder: Path
 ) -> socket.socket:
-    """Accept the connection of the supervisor; raise DaemonError if it has not connected after 30 seconds."""
+    """Accept the connection of the supervisor.
+
+    Raise DaemonError, with the end of its log, if the container ends first or 30 seconds have passed.
+    """
     attempts = int(START_SECONDS / _POLL_SECONDS)
     # One task for all attempts: if each attempt cancelled its own, a connection just accepted would be lost.
     accepting = asyncio.ensure_future(asyncio.get_running_loop().sock_accept(listener))
@@ -251,6 +260,10 @@ def _write_scripts(folder: Path) -> None:
 def _config(
     settings: DockerSettings, folder: Path, bundle_root: str, *, apparmor: bool
 ) -> JsonObject:
+    """Return the daemon's configuration for the supervisor's container: its command, mounts, capabilities and labels.
+
+    The options of `settings` replace values of `HostConfig` with the same name.
+    """
     options = settings.options()
     # Mounts and not binds: a bind would create the folder anew if this process was killed and the folder removed.
     mounts: list[Json] = [_mount(str(folder), SHARED, writable=True)]
@@ -350,7 +363,10 @@ class DockerSandbox:
         self._numbers = count(1)
 
     async def requirements(self) -> Sequence[Feature]:
-        """Check for the daemon, its image and the seccomp filter, without running a program."""
+        """Check for the daemon, its image and the seccomp filter, without running a program.
+
+        If the daemon does not answer, the result has only the feature `daemon`, with the reason.
+        """
         try:
             version = await self._daemon.version()
         except DaemonError as error:
@@ -365,13 +381,15 @@ class DockerSandbox:
         return [*features, seccomp_feature()]
 
     async def features(self) -> Sequence[Feature]:
-        """Check the requirements and, if they are met, the isolation of a trial program."""
+        """Check the requirements and, if they are met, the isolation of a trial program, in a lasting container."""
         features = list(await self.requirements())
         if all(feature.ok for feature in features):
             features += await self._try_isolation()
         return features
 
     async def _try_isolation(self) -> Sequence[Feature]:
+        """Run an empty program; report whether it ran, and whether a container has Landlock and control groups."""
+
         async def serve(tool: str, arguments: object) -> ServedCall:
             del arguments
             return ServedCall(False, None, tool)
@@ -427,7 +445,10 @@ class DockerSandbox:
             disk.close()
 
     async def _open(self, bundle_root: str) -> _Warm:
-        """Return the container of a bundle; start one for the first program, and after the container has ended."""
+        """Return the container of a bundle; start one for the first program, and after the container has ended.
+
+        Raise DaemonError if a required feature is missing or the container does not start.
+        """
         async with self._opening:
             warm = self._warm.get(bundle_root)
             if warm is not None and not warm.container.lost:

@@ -86,7 +86,10 @@ class DockerDaemon:
         return str(container["Id"])
 
     async def remove(self, container: str) -> None:
-        """Kill and remove a container, and wait until it no longer exists. Errors of the daemon are ignored."""
+        """Kill and remove a container, and wait until it no longer exists; give up silently after 200 attempts.
+
+        Errors of the daemon are ignored. If the daemon cannot be reached, the container counts as removed.
+        """
         for attempt in range(200):
             with suppress(DaemonError):
                 await self._request(
@@ -105,7 +108,11 @@ class DockerDaemon:
         return True
 
     async def remove_unstarted(self) -> None:
-        """Remove containers that were created but not started, because their process was killed in between."""
+        """Remove containers that were created but not started, if the process that created them no longer exists.
+
+        Raises:
+            DaemonError: the daemon cannot be reached.
+        """
         filters = {"label": [LABEL], "status": ["created"]}
         containers = await self._request(
             lambda client: client.containers(all=True, filters=filters)
@@ -135,6 +142,10 @@ class _NotFoundError(DaemonError):
 
 
 def _connect(host: str) -> Any:
+    """Return a client, with timeouts of 60 s, for the daemon at `host`, or at the default address if it is empty.
+
+    Raise DaemonError if the library `docker` is not installed or the daemon does not answer.
+    """
     try:
         library = import_module("docker")
     except ImportError as error:
@@ -152,6 +163,7 @@ def _connect(host: str) -> Any:
 
 
 def _send(request: Callable[[Any], _T], client: Any) -> _T:
+    """Return `request(client)`; raise _NotFoundError for a missing image or container, and DaemonError otherwise."""
     errors = import_module("docker.errors")
     try:
         return request(client)
@@ -162,6 +174,7 @@ def _send(request: Callable[[Any], _T], client: Any) -> _T:
 
 
 def _is_alive(process: int) -> bool:
+    """Return whether a process with this id exists, including processes of other users."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -217,7 +230,10 @@ class DockerSettings:
 
 
 def _pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield each argument with its value, which follows a `=` or is the next argument."""
+    """Yield each argument with its value, which follows a `=` or is the next argument; `-v` is yielded as `--volume`.
+
+    Raise PropertyError if the last argument does not have a value.
+    """
     remaining = list(arguments)
     while remaining:
         name, equals, value = remaining.pop(0).partition("=")

@@ -74,6 +74,11 @@ _Entries = Annotated[list[_Entry], Meta(max_length=MOST_FILES)]
 
 
 def _parse_file(entry: _Entry, place: str, turn_id: str) -> ContractFile:
+    """Convert one entry of a contract; a filename without an area is in `outputs/`, and a turn before it is removed.
+
+    Raise ToolError, which names `place`, if the filename has more than 400 characters, is not a plain path below the
+    area, or is in another turn than `turn_id`. An empty `turn_id` allows every turn.
+    """
     filename = entry.filename
     match = _PATH.fullmatch(filename)
     parts = match[3].split("/") if match else []
@@ -298,6 +303,7 @@ class LoggedSandbox:
         began = monotonic()
 
         async def serve(tool: str, arguments: JsonObject) -> ServedCall:
+            """Serve a call by the session, and add its start, tool, duration and outcome to `calls`."""
             start = monotonic()
             outcome = "cut off"
             try:
@@ -325,6 +331,7 @@ class LoggedSandbox:
         await self._sandbox.close()
 
     def _write(self, execution_id: str, started: datetime, texts: Mapping[str, str]) -> None:
+        """Append each text that is not empty to the log file of its name; an OSError is only logged as a warning."""
         head = f"===== EXECUTION {execution_id} START {started:%Y-%m-%dT%H:%M:%SZ} =====\n"
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -351,6 +358,7 @@ def _log_entries(end: ProgramEnd, calls: Sequence[str]) -> Mapping[str, str]:
 
 
 def _append(path: Path, text: str) -> None:
+    """Append text to a file, made with mode 0600; a file above 10 MB is renamed to `NAME.1` first. Refuse links."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     if path.exists() and path.stat().st_size > LOG_BYTES:
         path.replace(path.with_name(f"{path.name}.1"))

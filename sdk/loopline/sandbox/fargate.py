@@ -74,6 +74,7 @@ def pack_folder(folder: Path, *, whole: bool) -> bytes:
 
 
 def _add(archive: zipfile.ZipFile, path: Path, folder: Path) -> None:
+    """Add a folder, link or file to the archive under its path relative to `folder`; other kinds are skipped."""
     status = path.lstat()
     entry = zipfile.ZipInfo(str(path.relative_to(folder)))
     entry.compress_type = zipfile.ZIP_DEFLATED
@@ -93,8 +94,9 @@ def restore_outputs(data: bytes, out: Path, turn: str, limits: ExecutionLimits) 
     Links are replaced by a link to a path that does not exist. They are reported as problems when files are collected.
 
     Raises:
-        SnapshotError: `data` is not a readable archive.
-        OversizedSnapshotError: the files in it exceed the limits.
+        SnapshotError: `data` is not a readable archive, an entry is in a link or occurs twice, or the old folder
+            cannot be removed.
+        OversizedSnapshotError: the files in it exceed the limits; files up to the limit are written.
     """
     problem = remove_tree(out / turn)
     if problem:
@@ -119,7 +121,11 @@ def restore_outputs(data: bytes, out: Path, turn: str, limits: ExecutionLimits) 
 
 
 def _restore(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, out: Path, most: int) -> int:
-    """Restore one entry if it has at most `most` bytes; return its size, but never more than `most` + 1."""
+    """Restore one entry if it has at most `most` bytes; return its size, but never more than `most` + 1.
+
+    A folder and a link, which is restored with another target, count as 0. Raise SnapshotError if the path is in a link
+    or occurs twice.
+    """
     path = out / entry.filename
     if any(parent.is_symlink() for parent in path.parents if parent.is_relative_to(out)):
         raise SnapshotError(f"{entry.filename!r} is in a link")
@@ -158,7 +164,7 @@ class TaskExchange:
         self.is_over: bool = False
 
     async def addresses(self) -> JsonObject:
-        """Sign the next addresses: `up`, to which the task writes, and `down`, from which it reads."""
+        """Sign the next `signed_ahead` addresses to which the task writes, `up`, and as many to read from, `down`."""
         numbers = range(self._signed, self._signed + self._ahead)
         self._signed += self._ahead
         ups = [f"up/{number}" for number in numbers]
@@ -199,6 +205,7 @@ class TaskExchange:
         await finish(asyncio.ensure_future(self._aws.put(self._bucket, f"down/{number}", content)))
 
     async def _poll(self) -> bytes:
+        """Poll for the next object of the task, and return its bytes; empty if the task has ended without it."""
         while True:
             # Read before the object: a task that is over has written all of its objects.
             is_over = self.is_over
@@ -374,6 +381,7 @@ class FargateTask:
         return {**locations, "output": f"{prefix}output/out.zip", "manifest": address}
 
     def _task_request(self, snapshot: JsonObject) -> JsonObject:
+        """Return the request to ECS for one task, without the settings of platform and network that are empty."""
         settings = self._settings
         variables = {
             "EXEC_SNAPSHOT": json.dumps(snapshot),
@@ -412,13 +420,20 @@ class FargateTask:
         return request
 
     async def wait(self) -> Failure | int:
-        """Wait until the task has stopped, and return the exit code of the program, or a failure."""
+        """Wait until the task has stopped, and return the exit code of the program, or a failure.
+
+        Raises:
+            RuntimeError: `begin` has not started the task.
+        """
         if self._end is None:
             raise RuntimeError("the task was not begun")
         return await asyncio.shield(self._end)
 
     async def _wait_for_end(self) -> Failure | int:
-        """Handle the frames of the task until it has stopped, restore its files, and return its exit code or a failure."""
+        """Handle the frames of the task until it has stopped, restore its files, and return its exit code or failure.
+
+        An AwsError becomes the failure `supervisor_lost`. The streams are ended in every case.
+        """
         receiving = asyncio.ensure_future(self._receive())
         stopping = asyncio.ensure_future(self._poll_state())
         try:
@@ -437,7 +452,10 @@ class FargateTask:
             self.stderr.feed_eof()
 
     async def _poll_state(self) -> JsonObject:
-        """Wait until the task has stopped, and return its description by ECS."""
+        """Wait until the task has stopped, mark the exchange as over, and return its description by ECS.
+
+        The description is empty if ECS has forgotten the task.
+        """
         while True:
             task = await self._aws.describe_task(self._settings.cluster, self._arn)
             if not task or task["lastStatus"] == "STOPPED":
@@ -447,7 +465,11 @@ class FargateTask:
             await asyncio.sleep(self._settings.poll_seconds)
 
     async def _restore(self, task: JsonObject) -> Failure | int:
-        """Restore the files of the program into its folder, and return its exit code, or a failure."""
+        """Restore the files of the program into its folder, and return its exit code, or a failure.
+
+        Without an exit of the program the failure is `start_failed` if the program never connected, otherwise
+        `supervisor_lost`.
+        """
         if self._exit is None:
             code = "start_failed" if self._call_writer is None else "supervisor_lost"
             return Failure("sandbox", code, f"the task has stopped: {_stop_reason(task)}")
@@ -481,6 +503,7 @@ class FargateTask:
                 await self._handle(channel, content)
 
     async def _handle(self, channel: bytes, content: bytes) -> None:
+        """Handle a frame by its channel; READY also removes the manifest from S3. An unknown channel is ignored."""
         if channel == frames.OUTPUT:
             self.stdout.feed_data(content)
         elif channel == frames.ERRORS:
@@ -522,7 +545,7 @@ class FargateTask:
                 self._answer_error.exception()  # mark it as retrieved, in case that the task has ended
 
     async def stop(self) -> ProgramCost:
-        """Stop the task if it runs, with time to store the program's files, and remove its objects."""
+        """Stop the task if it runs, with time to store the program's files, and remove its objects. Counts are 0."""
         try:
             if self._end is not None and not self._end.done():
                 await self._stop_gracefully(self._end)
@@ -607,7 +630,10 @@ class FargateSandbox:
         return [definition, seccomp_feature()]
 
     async def run(self, execution: Execution, session: Session) -> ProgramEnd:
-        """Run the program. If the seccomp filter is not available, it does not run and the failure says why."""
+        """Run the program. If the seccomp filter is not available, it does not run and the failure says why.
+
+        If S3 or ECS refuses a request before the program runs, the failure is `start_failed`.
+        """
         try:
             seccomp = filter_program()
         except FilterUnavailable as error:

@@ -153,7 +153,7 @@ class Capture:
     _parts: bytearray = field(default_factory=bytearray)
 
     async def read(self, stream: asyncio.StreamReader) -> None:
-        """Read the stream to its end; `on_text` receives each part until the limit is reached."""
+        """Read the stream to its end; `on_text` receives the last 2,000 characters of each part up to the limit."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         while part := await stream.read(1 << 16):
             self.total += len(part)
@@ -201,6 +201,10 @@ class ProgramProcess:
             return await self._run()
 
     async def _run(self) -> ProgramEnd:
+        """Start the program, watch it to its end, stop it, and return its output, its files and its failure, if any.
+
+        A program that was stopped has the exit code -9. `runtime_err` is empty if its executor was never accepted.
+        """
         launch = self._launch
         began = monotonic()
         program = await launch.begin()

@@ -174,7 +174,11 @@ class ExecutionResult:
 
 
 def result_of(execution: Execution, end: ProgramEnd) -> ExecutionResult:
-    """Compare the files of a program with its contract and its limits, and return the result."""
+    """Compare the files of a program with its contract and its limits, and return the result.
+
+    A file of the contract that exceeds a size limit has a problem in place of its bytes, and does not count toward the
+    total. Files outside the contract are returned as they are.
+    """
     files = {file.name: file for file in end.files}
     items: list[ResultItem] = []
     total = 0
@@ -209,6 +213,7 @@ def size_problem(size: int, other_bytes: int, limits: ExecutionLimits) -> str:
 
 
 def _first_failure(end: ProgramEnd, items: Sequence[ResultItem]) -> Failure | None:
+    """Return the failure of the run, or if it has none, that of all missing or then of all invalid files, or None."""
     if end.failure is not None:
         return end.failure
     missing = [item.file.name for item in items if item.is_missing]
@@ -219,6 +224,7 @@ def _first_failure(end: ProgramEnd, items: Sequence[ResultItem]) -> Failure | No
 
 
 def _artifact(name: str, data: bytes, description: str, visibility: str) -> JsonObject:
+    """Return the JSON description of a file, with its MIME type, its size in bytes and its SHA-256."""
     return {
         "filename": shown_name(name),
         "mime": describe_data(name, data).mime,

@@ -159,10 +159,13 @@ class RunFolder:
         self.path.mkdir(mode=0o700)
 
     def fill(self, execution: Execution, work: str, disk: int | None = None) -> None:
-        """Write the program and its files.
+        """Write the program and its files, and measure them; after `remove`, only close `disk`.
 
         `work` is the working directory as the program sees it; the link to the user's attachments points there. `disk`
         is an open descriptor of the root of the program's file system; `remove` closes it.
+
+        Raises:
+            OSError: a folder or a file cannot be written.
         """
         with self._lock:
             if self._is_removed:
@@ -177,6 +180,10 @@ class RunFolder:
             self._is_filled = True
 
     def _write_files(self, execution: Execution, work: str) -> None:
+        """Make the folders of the turn; write the program, its inputs and workspace, and the link to attachments.
+
+        If `user` is not the user of this process, all of them are given to `user`.
+        """
         turn = execution.turn_id
         folders = [self.work, self.out, self.work / turn, self.out / turn]
         folders += [self.out / turn / area for area in _AREAS]
@@ -200,7 +207,7 @@ class RunFolder:
                         os.chown(path, self.user, self.user, follow_symlinks=False)
 
     def collect(self, execution: Execution) -> CollectedFiles:
-        """Read the files that the program made or changed, within its limits.
+        """Read the files that the program made or changed, within its limits; none before `fill` and after `remove`.
 
         Links and special files are not read; they are returned with a problem.
 
@@ -225,6 +232,7 @@ class RunFolder:
             return usage.problem_since(self._initial, limits.disk_bytes, limits.disk_files)
 
     def _measure(self) -> FolderUsage:
+        """Return the bytes and the files of the program: the counts of its file system, or those found by a walk."""
         if self._disk is None:
             return measure(self._top)
         # The counts of the file system include files that the program has deleted and still has open.
@@ -235,7 +243,10 @@ class RunFolder:
         return usage
 
     def largest(self) -> tuple[int, str]:
-        """Return the size and the path of the largest file; 0 and "" without files."""
+        """Return the size in bytes and the path of the largest file of the program; 0 and "" without files.
+
+        They are also 0 and "" before `fill` and after `remove`.
+        """
         with self._lock:
             if not self._is_filled:
                 return 0, ""
@@ -338,6 +349,7 @@ class _Collection:
         return None if data is None or data == before else ProducedFile(name=path, data=data)
 
     def _read_contract_file(self, name: str) -> ProducedFile:
+        """Read a file of the contract without following links; a missing file has neither bytes nor a problem."""
         *folders, last = f"{self._execution.turn_id}/{name}".split("/")
         opened = [os.dup(self._top)]
         try:
@@ -415,7 +427,8 @@ def environment(
 ) -> Mapping[str, str]:
     """Return the environment of a program. It inherits no variables of this process.
 
-    `work`, `out` and `socket` are paths as the program sees them.
+    `work`, `out` and `socket` are paths as the program sees them. The variables of the execution are added last, and
+    replace variables of the same name.
     """
     bundle_folder = ""
     if execution.bundle_root:

@@ -84,6 +84,11 @@ class HttpEmbedder:
         self._client.close()
 
     def _embed(self, texts: Sequence[str], attempts: int) -> list[Vector]:
+        """Return the unit vector of each text in order, by one request; texts are truncated to 8,000 characters.
+
+        Raises:
+            EmbeddingError: the request failed, or the response does not have one vector for each text.
+        """
         # The API rejects an empty input.
         inputs = [text[:LONGEST_TEXT].encode("utf-8", "replace").decode() or " " for text in texts]
         document = {"model": self._model, "input": inputs, "encoding_format": "float"}
@@ -99,6 +104,13 @@ class HttpEmbedder:
         return [row.tobytes() for row in (matrix / np.maximum(lengths, 1e-12)).astype("<f4")]
 
     def _post(self, document: Mapping[str, object], attempts: int) -> bytes:
+        """Send the request, and return the body of a response of at most 64 MiB.
+
+        Connection errors, 429 and 5xx are retried after a pause of at most 20 s, up to `attempts` requests in all.
+
+        Raises:
+            EmbeddingError: the status is another, the response is larger, or the last attempt failed.
+        """
         problem = ""
         for attempt in range(1, attempts + 1):
             try:

@@ -107,6 +107,8 @@ def search(
     the best candidates by a model; without it, words and the static vectors of the index count. With `among`, only
     chunks with these numbers are found.
 
+    The list is empty if `limit` is below 1 or no number is permitted.
+
     Raises:
         IndexDamaged: the index cannot be read and must be built again.
     """
@@ -179,7 +181,7 @@ class Ranking:
         }
 
     def hits(self, limit: int) -> list[Hit]:
-        """Return the best `limit` candidates, best first, with calibrated scores."""
+        """Return the best `limit` candidates, best first, with calibrated scores; drop unrelated and equal texts."""
         hits: list[Hit] = []
         has_vectors = bool(self._static or self._cosines)
         for number, chunk in self._chunks.items():

@@ -146,6 +146,7 @@ class Bert:
         return unit
 
     def _attention(self, layer: _Layer, x: Matrix, ends: NDArray[np.int64]) -> Matrix:
+        """Return the self-attention of the rows; two consecutive numbers of `ends` bound the rows of one text."""
         heads = self._shape.heads
         width = x.shape[1]
         size = width // heads
@@ -242,6 +243,7 @@ class LocalEmbedder:
         """Do nothing: the model is freed with this object."""
 
     def _embed(self, texts: Sequence[str]) -> list[Vector]:
+        """Return the vector of each text in order, in batches of 8; the tokenizer truncates long texts."""
         # Tokenizers reject lone surrogates.
         valid = [text.encode("utf-8", "replace").decode() for text in texts]
         tokens = [encoding.ids for encoding in self._tokenizer.encode_batch(valid)]
@@ -323,7 +325,13 @@ LEAST_COSINE = 0.95
 
 
 def _load_encoder(folder: Path, exports: Path | None, tokenizer: Any) -> tuple[_Encoder, Path, str]:
-    """Load the encoder of a folder; return it, the file of its weights, and its precision."""
+    """Load the encoder of a folder; return it, the file of its weights, and its precision.
+
+    A `model.onnx` of the folder is preferred, then an export with 8-bit weights, then NumPy.
+
+    Raises:
+        EmbeddingError: the weights are missing, the kind of model is not supported, or the export cannot be written.
+    """
     first_token = _takes_first_token(folder)
     for name in _ONNX:
         if (folder / name).is_file():
@@ -352,6 +360,7 @@ def _load_bert(shape: BertShape, weights: Path, tensors: Mapping[str, Matrix]) -
 
 
 def _read_shape(folder: Path, *, takes_first_token: bool) -> BertShape:
+    """Read the shape of a BERT model from `config.json`; raise an EmbeddingError for any other kind of model."""
     match _read_json(folder / "config.json"):
         case {
             "model_type": "bert",
@@ -384,6 +393,9 @@ def _export(shape: BertShape, weights: Path, exported: Path, tokenizer: Any) -> 
     """Write the network with 8-bit weights; return False if its vectors differ too much, and log it.
 
     The file is complete or missing, also if the process is killed.
+
+    Raises:
+        EmbeddingError: the file cannot be written.
     """
     tensors = _read_tensors(weights)
     encoder = _load_bert(shape, weights, tensors)
@@ -418,6 +430,11 @@ def _export(shape: BertShape, weights: Path, exported: Path, tokenizer: Any) -> 
 
 
 def _takes_first_token(folder: Path) -> bool:
+    """Return whether the pooling takes the first token; False, for the mean, without a pooling file.
+
+    Raises:
+        EmbeddingError: the file turns both off, or is not JSON.
+    """
     match _read_json(folder / "1_Pooling" / "config.json", default={}):
         case {"pooling_mode_cls_token": True}:
             return True
@@ -430,6 +447,11 @@ def _takes_first_token(folder: Path) -> bool:
 
 
 def _load_tokenizer(folder: Path) -> Any:
+    """Load `tokenizer.json`, without padding; texts are truncated after `max_seq_length` tokens, by default 256.
+
+    Raises:
+        EmbeddingError: the file is missing.
+    """
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise EmbeddingError(f"{folder} has no tokenizer.json")
@@ -444,6 +466,11 @@ def _load_tokenizer(folder: Path) -> Any:
 
 
 def _read_json(path: Path, default: Json = None) -> Json:
+    """Read a JSON file; return `default`, if it is not None, for a missing file.
+
+    Raises:
+        EmbeddingError: the file cannot be read or is not JSON.
+    """
     if default is not None and not path.is_file():
         return default
     try:

@@ -45,6 +45,7 @@ class _Network:
     def add(
         self, operator: str, *inputs: str, domain: str = "", **attributes: float | Sequence[int]
     ) -> str:
+        """Append a node and return the name of its only output."""
         name = f"n{len(self.nodes)}"
         self.nodes.append(
             self.helper.make_node(operator, inputs, [name], domain=domain, **attributes)
@@ -159,6 +160,7 @@ def _attend(network: _Network, projected: str, mask: str, heads: int, width: int
 
 
 def _serialize(network: _Network, width: int) -> bytes:
+    """Return the network as an ONNX file: from token ids and mask to states with `width` columns."""
     helper = network.helper
     inputs = [
         helper.make_tensor_value_info(name, INT64, ["texts", "tokens"])

@@ -211,6 +211,7 @@ def _score(
     phrases: tuple[str, ...],
     names: tuple[str, ...],
 ) -> WordScore:
+    """Return the weighted BM25 score of a chunk, its share of the terms, and whether it defines one of `names`."""
     title = chunk.title.lower()
     path = chunk.path.lower()
     text = chunk.text.lower()

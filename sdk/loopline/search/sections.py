@@ -190,6 +190,7 @@ def _front_matter(lines: list[str]) -> tuple[int, str]:
 
 
 def _markdown_headings(lines: list[str], body: int) -> list[Heading]:
+    """Return the headings from line `body` on, in order: ATX and underlined ones, without lines in code fences."""
     headings: list[Heading] = []
     fence = ""
     for index in range(body, len(lines)):
@@ -234,6 +235,7 @@ def _plain_markdown(text: str) -> str:
 
 
 def _rst_headings(lines: list[str]) -> list[Heading]:
+    """Return the headings in order, with the labels above them; each new style of underline is one level deeper."""
     headings: list[Heading] = []
     styles: list[tuple[str, bool]] = []
     for index in range(1, len(lines)):

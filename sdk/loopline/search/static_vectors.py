@@ -225,7 +225,10 @@ class StaticPieces:
         numbers: Collection[int],
         among: Collection[int] | None,
     ) -> Mapping[int, float]:
-        """Return the cosine of the query and the nearest piece of a chunk, by the number of the chunk."""
+        """Return the cosine of the query and the nearest piece of a chunk, by the number of the chunk.
+
+        The chunks are the `limit` nearest of the permitted chunks, and those in `numbers`; none without a known word.
+        """
         question = self._embedder.rows([query], rarity)[0]
         if not len(self._numbers) or not question.any():
             return {}

@@ -108,7 +108,13 @@ class VectorFiles:
     def build(
         self, signature: str, embedder: Embedder, index: Index, progress: VectorProgress
     ) -> VectorIndex | None:
-        """Make the missing vectors and return all; return None if `progress` returned False."""
+        """Make the missing vectors and return all; return None if `progress` returned False.
+
+        While another process builds, `progress` is called with 0. Old files of the model are removed afterwards.
+
+        Raises:
+            EmbeddingError: the vectors cannot be written, or the embedder failed.
+        """
         files = _Files(self._directory, signature, embedder)
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -169,7 +175,7 @@ class _Files:
         return True
 
     def prune(self) -> None:
-        """Remove the least recently used unfinished and finished files of the model.
+        """Remove the least recently used files of the model, except 4 unfinished and 16 finished ones.
 
         The caller must have the lock. A process that has mapped a removed file can continue to use it.
         """
@@ -196,7 +202,13 @@ class _Files:
         return {key: _vector(*place) for key, place in self.find_rows(CACHED).items()}
 
     def append_cached(self, vectors: Mapping[bytes, Vector]) -> None:
-        """Append vectors of single texts. Other processes that append wait. Raises OSError."""
+        """Append vectors of single texts, by digest, to a cache, which is emptied first if it exceeds 64 MiB.
+
+        Other processes that append wait.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
         path = self.vectors.with_suffix(CACHED)
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with lock_file(self._directory / f"{self.model}.cache-lock"):
@@ -315,7 +327,11 @@ class _TextRows:
         return self._files.find_rows(".vectors", UNFINISHED, CACHED)
 
     def batch(self, done: int) -> tuple[bytes, bytes]:
-        """Return the rows after the first `done` rows and the digests of their texts, one batch of both."""
+        """Return the rows after the first `done` rows and the digests of their texts, one batch of both.
+
+        Raises:
+            EmbeddingError: the index lacks the next passage.
+        """
         last = min(done + self._embedder.batch, self._index.size)
         base = self._base
         if base is not None and base.has(range(done + 1, last + 1)):

@@ -56,7 +56,10 @@ def _is_punctuation(character: str) -> bool:
 
 
 def word_pieces(word: str, vocabulary: Mapping[str, int]) -> list[int]:
-    """Return the numbers of the longest pieces of a word from left to right; that of `[UNK]` if a part has no piece."""
+    """Return the numbers of the longest pieces of a word from left to right.
+
+    The only number is that of `[UNK]` if a part is unknown, or the word is longer than 100 characters.
+    """
     if len(word) > LONGEST_WORD:
         return [vocabulary[UNKNOWN]]
     pieces: list[int] = []

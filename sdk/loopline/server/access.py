@@ -155,10 +155,10 @@ class Answering:
         }
 
     async def check(self, call_ids: Iterable[str]) -> None:
-        """Check that the caller may answer these calls.
+        """Check that the caller may answer these calls; in a conversation of the caller, all calls are accepted.
 
         Raises:
-            RequestProblem: one of the calls is for the user of the conversation alone, 403.
+            RequestProblem: one of the calls is for the user of the conversation alone, or no call is named, 403.
         """
         if not self.by:
             return

@@ -66,7 +66,11 @@ async def run_agent(host: HostDep, caller: CallerDep, body: core.RunAgentInput) 
 
 
 async def _replay(served: ServedConversation, body: core.RunAgentInput) -> Response:
-    """Stream the newest turn, and a snapshot of the messages of the thread that the client lacks."""
+    """Stream the newest turn, and a snapshot of the messages of the thread that the client lacks.
+
+    Raises:
+        LooplineError: no turn of the thread has started.
+    """
     turn = await event_streams.newest_turn(served)
     if turn is None:
         raise LooplineError(
@@ -112,7 +116,11 @@ FORMAT = event_streams.StreamFormat(
 
 
 def _content(message: core.UserMessage) -> tuple[str, list[Attachment]]:
-    """Return the text of a message, its parts joined by line breaks, and its files."""
+    """Return the text of a message, its parts joined by line breaks, and its files.
+
+    Raises:
+        LooplineError: the message does not have a text, or a file is not a data URL in base64.
+    """
     parts = (
         message.content
         if isinstance(message.content, list)
@@ -137,6 +145,7 @@ def _content(message: core.UserMessage) -> tuple[str, list[Attachment]]:
 
 
 def _client_tools(body: core.RunAgentInput) -> list[ClientTool]:
+    """Return the tools that the client runs; raise a LooplineError if `parameters` is neither an object nor null."""
     tools: list[ClientTool] = []
     for tool in body.tools or []:
         parameters = cast("JsonValue", tool.parameters)
@@ -152,7 +161,7 @@ async def _answer_values(
 ) -> dict[str, Json]:
     """Return the answers to interrupts, and the results of the calls that wait for the client, by call id.
 
-    An interrupt id is a call id or a signed approval.
+    An interrupt id is a call id or a signed approval. A cancelled interrupt declines its call.
     """
     questions = await served.waiting()
     values: dict[str, Json] = {}

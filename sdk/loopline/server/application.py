@@ -113,11 +113,17 @@ def reading_app(store: ReadableStore, *, settings: ServerSettings | None = None)
 
 
 def _assemble(host: BundleHost) -> FastAPI:
+    """Build the app of a host: routes, sockets, error handlers, and `RequestGuard` as the outermost middleware.
+
+    The OpenAPI document, the start page and `/docs` exist only with `settings.docs`, CORS headers only with
+    `settings.origins`.
+    """
     settings = host.settings
     sockets = SocketHost(host)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
+        """Open the host when the app starts; when it stops, close the sockets and then the host."""
         await host.open()
         try:
             yield
@@ -200,7 +206,10 @@ class _DrainingServer(uvicorn.Server):
         self._on_listening(f"http://{_url_host(self.config.host)}:{address[1]}")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End the streams, wait for turns, hand over those that still run, and close; all in `drain_seconds`."""
+        """End the streams, wait for turns, hand over those that still run, and close; all in `drain_seconds`.
+
+        The limit is at least `CLOSING_SECONDS`. After it, a warning is logged and the server ends.
+        """
         seconds = max(self._host.settings.drain_seconds, CLOSING_SECONDS)
         try:
             async with asyncio.timeout(seconds):
@@ -210,7 +219,7 @@ class _DrainingServer(uvicorn.Server):
             _log.warning("the server did not close within %g s, and ends now", seconds)
 
     async def _drain(self) -> None:
-        """Drain until all turns have ended or the operator interrupts a second time."""
+        """Drain until all turns have ended. If the operator interrupts a second time, hand over the turns at once."""
         draining = asyncio.ensure_future(self._host.drain())
         while not draining.done() and not self.force_exit:
             await asyncio.wait([draining], timeout=TICK_SECONDS)

@@ -136,6 +136,7 @@ class ApprovalSigner:
                 self._check(conversation, waiting[call_id], approvals.get(call_id, ""))
 
     def _check(self, conversation: ConversationKey, call: UnansweredCall, approval: str) -> None:
+        """Raise a `RequestProblem`, 403, if the approval is empty, expired, or not signed here for this call."""
         where = "GET …/approvals returns the waiting calls with their signed approvals"
         if not approval:
             raise forbidden(
@@ -176,6 +177,7 @@ class ApprovalSigner:
         return self._code(conversation, call_id, digest, self._period())
 
     def _has_code(self, conversation: ConversationKey, call: UnansweredCall, code: str) -> bool:
+        """Return whether `code`, in any letter case, is that of the call in this period or in the previous one."""
         period = self._period()
         codes = [
             self._code(conversation, call.call_id, call.digest, number)

@@ -50,7 +50,10 @@ class BodyCutter:
         self.cuts: list[CutText] = []
 
     def cut(self, value: Json, path: tuple[str | int, ...] = ()) -> Json:
-        """Return the value with shorter texts, lists and objects."""
+        """Return the value with its texts cut to `limit` characters, and its lists and objects to `LIST_ITEMS` items.
+
+        Each cut is noted in `cuts` with its path.
+        """
         match value:
             case str():
                 self._note(len(value), self._limit, path)
@@ -66,7 +69,7 @@ class BodyCutter:
                 return value
 
     def leave_out(self, value: Json, path: tuple[str | int, ...]) -> Json:
-        """Return an empty text in place of bytes in base64, or the value if it is another."""
+        """Return an empty text in place of bytes in base64, and note it; a value that is not a text is unchanged."""
         if not isinstance(value, str):
             return value
         self._note(len(value), 0, path)
@@ -128,7 +131,7 @@ async def read_rows(
 async def _read_singly(
     log: TimelineLog, key: ConversationKey, after: int, count: int, limit: int
 ) -> list[BlockRow]:
-    """Read each block alone, so that one damaged block does not conceal the others."""
+    """Read each block alone, so a damaged block is one row with the `problem` and does not conceal other blocks."""
     rows: list[BlockRow] = []
     for seq in range(after, after + count):
         try:

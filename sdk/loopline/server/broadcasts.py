@@ -97,6 +97,10 @@ class DialectChannel:
         self.wake()
 
     def _forget(self) -> None:
+        """Drop the oldest frames: above `RECENT_BYTES` those that all listeners have read, above `BEHIND_BYTES` any.
+
+        The newest frame is kept. `since` becomes the position of the last dropped frame.
+        """
         slowest = min([cursor.index for cursor in self.cursors], default=self.end)
         while len(self.frames) > 1 and (
             self.size > BEHIND_BYTES or (self.size > RECENT_BYTES and self.first < slowest)
@@ -247,6 +251,11 @@ class ConversationBroadcast:
         cursor: ListenerCursor,
         after: Position,
     ) -> AsyncGenerator[bytes, None]:
+        """Yield frames from the cursor on in pieces of at most `PIECE_BYTES`, without records up to `after`.
+
+        The stream ends when the channel is closed, or when frames that the listener needs were dropped. A listener of a
+        separate channel moves to the shared channel when both are settled.
+        """
         channel.cursors.add(cursor)
         try:
             while cursor.index >= channel.first:
@@ -275,7 +284,7 @@ class ConversationBroadcast:
         """Encode an event of a turn at once if possible; otherwise queue it for the reader task.
 
         An event is queued if other events wait, if blocks must be read from the log first, or if more than `PIECE_BYTES` were
-        added since the listeners could last read.
+        added since the listeners could last read. An error is logged and closes the broadcast, but is not raised.
         """
         is_next = not self._is_reading and not len(self._mailbox)
         if not is_next or self._added > PIECE_BYTES or self._order.missing(event):
@@ -356,7 +365,11 @@ class Broadcasts:
         name: events.DialectName,
         after: Position,
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the records of a conversation after a position, until the server shuts down or the client is too slow."""
+        """Yield the records of a conversation after a position, until the server shuts down or the client is too slow.
+
+        The first frame is the reconnection time, and a comment reports the shutdown. The last listener closes the
+        broadcast.
+        """
         yield events.sse.retry(events.sse.RETRY_MS)
         if self._draining.is_set():
             yield SERVER_ENDS
@@ -380,6 +393,10 @@ class Broadcasts:
     async def _broadcast(
         self, log: TimelineLog, bundle: str, conversation: Conversation[Any]
     ) -> ConversationBroadcast:
+        """Return the broadcast of a bundle's conversation; if none is open, start one after the newest block of the log.
+
+        While the server shuts down, the returned broadcast is closed.
+        """
         summary = await log.find(conversation.conversation)
         broadcast = self._open.get((bundle, conversation.conversation))
         if broadcast is None or broadcast.is_closed:

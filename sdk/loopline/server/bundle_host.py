@@ -250,6 +250,7 @@ class BundleHost:
             self._tasks = [asyncio.create_task(work) for work in (self._expire(), *recoveries)]
 
     def _harness(self, source: BundleSource, store: str | tl.TimelineLog | None) -> Harness[Any]:
+        """Return the harness of a source, not yet opened. With authentication, its errors do not show details."""
         return Harness.open(
             source,
             store=store,
@@ -266,7 +267,7 @@ class BundleHost:
         )
 
     def _open_file_host(self) -> FileHost | None:
-        """Return the bucket of the store's blobs if its URL says `presigned=yes`, else None."""
+        """Return the bucket of the store's blobs if its URL says `presigned=yes`; otherwise, or for a log, None."""
         if not isinstance(self._store, str | None):
             return None
         url = parse_store_url(self._store, self._blobs).blobs
@@ -281,7 +282,10 @@ class BundleHost:
         return meter(key, models) if self.is_local else hide_provider_details(meter, key, models)
 
     async def drain(self) -> None:
-        """Refuse new turns, end the streams, wait a limited time for the running turns, and hand over the others."""
+        """Refuse new turns, end the streams, wait for the running turns, and hand over those that still run.
+
+        It waits at most `WAITING_SHARE` of `drain_seconds`.
+        """
         self.draining.set()
         if self._watches:
             seconds = self.settings.drain_seconds * WAITING_SHARE
@@ -310,6 +314,7 @@ class BundleHost:
             await self._pause(SECONDS_BETWEEN)
 
     async def _attempt(self, work: Callable[[], Awaitable[None]], failure: str) -> None:
+        """Await `work` once. An error is logged together with the text `failure`, and is not raised."""
         try:
             await work()
         except LooplineError as error:
@@ -324,6 +329,7 @@ class BundleHost:
             self.audit("expire", key)
 
     async def _pause(self, seconds: float) -> None:
+        """Wait for `seconds` of the host's clock."""
         is_due = asyncio.Event()
         alarm = self.clock.alarm(seconds, is_due.set)
         try:
@@ -350,6 +356,7 @@ class BundleHost:
         since = self.clock.now() - UNBEGUN
 
         async def resume_turns() -> None:
+            """Look once for turns to resume; store reasons for turns that are left if no later look has ended."""
             nonlocal since
             looked_at = self.clock.now()
             left = _LeftTurns()
@@ -371,7 +378,10 @@ class BundleHost:
                 await self._pause(self.settings.recovery_seconds)
 
     def _take_recovery(self, bundle_id: str, left: _LeftTurns, recovery: Recovery) -> None:
-        """Note the reason if a turn was not resumed, and log a new reason."""
+        """Note and log the reason if a turn was not resumed, each reason once; count and log a resumed turn.
+
+        A turn that another bundle of this host runs is ignored.
+        """
         key = recovery.conversation
         turn = recovery.turn_id
         if recovery.status in ("skipped", "failed"):
@@ -462,7 +472,9 @@ class BundleHost:
         return await self.conversation(key)
 
     async def harness_of(self, key: tl.ConversationKey, bundle_id: str = "") -> Harness[Any]:
-        """Return the bundle of the conversation. A new conversation is run by the named bundle, or by the first one if no bundle is named.
+        """Return the bundle of the conversation.
+
+        A new conversation is run by the named bundle, or by the first one if `bundle_id` is empty.
 
         Raises:
             ConflictError: another bundle than the named one runs the conversation.
@@ -485,6 +497,10 @@ class BundleHost:
     async def _await_end(
         self, key: tl.ConversationKey, submission: Submission, webhook: str
     ) -> None:
+        """Wait for the end of a turn, count its exit reason, and send its webhook.
+
+        Errors of the turn are logged, not raised. A turn that was handed over is not counted, and its webhook is not sent.
+        """
         try:
             result: tl.TurnResult[Any] = await submission.result()
             self.metrics.turns[result.exit_reason] += 1

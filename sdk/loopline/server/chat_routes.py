@@ -93,6 +93,10 @@ def _parse_message(form: FormData) -> bodies.MessageBody:
 
 
 async def _read_files(form: FormData, caps: AttachmentCaps) -> list[Attachment]:
+    """Return the files of a form, after all their sizes were checked against `caps`.
+
+    A file or a sum above the limits raises an `AttachmentError`, an unknown part a `RequestValidationError`.
+    """
     parts = [value for value in form.getlist(FILE) if isinstance(value, UploadFile)]
     if len(parts) + 1 < len(form.multi_items()):
         raise _field_error(FILE, f"a form may have one {MESSAGE!r} and {FILE!r}, nothing else")
@@ -177,7 +181,13 @@ async def _send(
     request: Request,
     dialect_header: OwnDialect,
 ) -> Response:
-    """Send a message, and answer with its receipt, its events or its result."""
+    """Send a message, and answer with its events, its receipt or its result.
+
+    The events are sent if the request accepts them, otherwise the receipt if the message is in the background.
+
+    Raises:
+        LooplineError: the webhook cannot be sent, or the message is refused as in `ServedConversation.submit`.
+    """
     if message.webhook:
         host.webhooks.check(message.webhook)
     served = await serve(host, key, message.bundle_id)

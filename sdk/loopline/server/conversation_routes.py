@@ -291,6 +291,7 @@ async def status(
 
 
 def _question_row(question: UnansweredCall) -> JsonValue:
+    """Return a waiting call as JSON. A call of the client has its tool and arguments; it and an open call a form."""
     row: dict[str, JsonValue] = {
         "call_id": question.call_id,
         "turn_id": question.turn_id,
@@ -457,6 +458,10 @@ async def export(conversation: access.ReadDep) -> dict[str, JsonValue]:
 async def _fetch(
     host: BundleHost, key: tl.ConversationKey, body: bodies.FetchBody
 ) -> conversation_views.FetchAnswer:
+    """Return the turns that have a block of the last `body.days` days; with `body.turn_ids`, only those of these turns.
+
+    If the conversation does not exist, raise a `RequestProblem`, 404.
+    """
     summary = await access.find_summary(host, key)
     blocks = await host.log.read(key)
     views = conversation_views.TurnViews(key, tl.Timeline(blocks), body.materialize)

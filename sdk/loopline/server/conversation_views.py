@@ -108,6 +108,10 @@ class TurnViews:
         return "\n".join(body.text for _, body in inputs)
 
     def _artifacts(self, block: tl.Block, body: ShownBody) -> Iterator[ArtifactAnswer]:
+        """Yield the artifacts of a block: two for an answer with sources, otherwise one.
+
+        Files that are not external outputs, and calls that wait for an approval or for the client, yield none.
+        """
         match body:
             case tl.UserPrompt() | tl.UserFollowup() | tl.UserSteer():
                 message: dict[str, JsonValue] = {"text": body.text, "kind": body.type}
@@ -154,6 +158,7 @@ class TurnViews:
         return row
 
     def _reaction_artifact(self, entry: FeedbackEntry) -> ArtifactAnswer:
+        """Return a reaction as an artifact; its resource name and turn id are in `meta` too."""
         reaction = reaction_answer(self.key, entry)
         data: dict[str, JsonValue] = {
             "reaction": reaction.model_dump(mode="json"),
@@ -162,6 +167,7 @@ class TurnViews:
         return self._artifact(REACTION_KIND, entry.block, data)
 
     def _link_citations(self, text: str) -> str:
+        """Replace the citations in a text by Markdown links to their sources; ids of unknown sources are removed."""
         sources = self.timeline.pool.sources
 
         def link(sids: Iterable[int]) -> str:

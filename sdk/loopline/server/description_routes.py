@@ -123,6 +123,7 @@ def _operations(document: dict[str, Any]) -> Iterator[tuple[str, str, _Operation
 
 
 def _operation_html(path: str, method: str, operation: _Operation) -> str:
+    """Render an operation as a collapsible element: description, parameters and bodies, with all texts escaped."""
     rows = [
         f"<li><code>{escape(row.name)}</code> in the {escape(row.place)}"
         f"{', required' if row.required else ''}: {_json_html(row.kind)}"

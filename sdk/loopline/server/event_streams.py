@@ -112,8 +112,8 @@ class EventResponse(StreamingResponse):
     ) -> None:
         """Take a listener slot, or the slot of `early`. `early` is closed at the end.
 
-        `on_abandoned` is awaited if the client closes the stream before its end. A comment is sent whenever nothing else was sent for
-        `keep_alive_seconds` of the settings.
+        `on_abandoned` is awaited if the client closes the stream before its end. A comment is sent if no other message was
+        sent for `keep_alive_seconds` of the settings.
 
         Raises:
             RequestProblem: too many streams are open, 429 or 503.
@@ -131,7 +131,11 @@ class EventResponse(StreamingResponse):
         """When the last message was sent; None before the first one and after the last one."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the frames."""
+        """Send the frames, and free the listener slot at the end.
+
+        If the token is revoked or expires, the stream ends with a comment that has the reason; before the first message
+        the response is a problem with 401 instead.
+        """
         has_begun = False
         reason = ""
         task = asyncio.current_task()
@@ -293,7 +297,13 @@ async def conversation_events(
 
 
 async def _wait_for_end(host: BundleHost, submission: Submission | None) -> None:
-    """Wait until the turn of the submission has ended; without a submission, until the server shuts down."""
+    """Wait until the turn of the submission has ended; without a submission, until the server shuts down.
+
+    Other errors of the turn are ignored, because its stream has them.
+
+    Raises:
+        HandedOver: the server shuts down.
+    """
     if submission is None:
         await host.draining.wait()
         raise HandedOver

@@ -69,6 +69,10 @@ async def list_forks(host: HostDep, summary: SummaryDep) -> ForksAnswer:
 async def _row(
     log: tl.TimelineLog, summary: tl.ConversationSummary, family: Sequence[tl.ConversationSummary]
 ) -> ForkRow:
+    """Return the row of a conversation; if it is a fork, with its parent in `family` and its first own round.
+
+    The parent is the first conversation that wrote the last inherited block itself; it stays empty if none is found.
+    """
     key, seq = summary.conversation, summary.inherited
     row = ForkRow(
         conversation=key.name,
@@ -140,6 +144,10 @@ async def rerun(
 
 
 def _variation(harness: Harness[object], body: RerunBody, *, may_name_models: bool) -> Variation:
+    """Return the model and instructions for a rerun. An empty model keeps the models of the bundle.
+
+    Raise a `RequestProblem`: 403 for a model without a role that the caller may not name, 422 for an invalid name.
+    """
     if not body.model:
         return Variation(instructions=body.instructions)
     roles = harness.model_roles
@@ -153,7 +161,11 @@ def _variation(harness: Harness[object], body: RerunBody, *, may_name_models: bo
 
 
 async def _find_start(served: ServedConversation, turn: int, number: int) -> int:
-    """Return the seq of the block that begins the request of a round."""
+    """Return the seq of the block that begins the request of a round to a model.
+
+    Raises:
+        RequestProblem: the round does not exist or has not sent such a request, 404.
+    """
     blocks = await served.host.log.read(served.key, types=["react.round.start"])
     for block, start in _STARTS.among(blocks):
         if (block.turn, block.round) == (turn, number) and start.model:

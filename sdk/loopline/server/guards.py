@@ -62,7 +62,11 @@ class RequestGuard:
         self._origins = frozenset(host.settings.origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request to the app, or refuse it."""
+        """Pass the request to the app with its `RequestAccess` in the scope, or refuse it.
+
+        A refused WebSocket is closed with `POLICY_VIOLATION`. A request that the shutdown cancels before its response is
+        answered with 503.
+        """
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
@@ -186,7 +190,11 @@ class _Exchange:
             raise BodyRefused(problems.RequestProblem(HTTPStatus.REQUEST_TIMEOUT, text)) from None
 
     def _part_seconds(self) -> float:
-        """Return how long the server waits for the next part of the body."""
+        """Return how long the server waits for the next part of the body: at most `PART_SECONDS`.
+
+        Raises:
+            TimeoutError: after its first `PART_SECONDS`, the body is slower than `SLOWEST_BYTES` per second.
+        """
         now = self._host.clock.elapsed()
         if self._reading_since is None:
             self._reading_since = now
@@ -212,7 +220,12 @@ class _Exchange:
             self._sender = request_access.sender_of(principal)
 
     def _count_body(self, message: Message) -> Message:
-        """Count the bytes of a part against the limits, and return the part."""
+        """Count the bytes of a part against the limits, and return the part.
+
+        Raises:
+            BodyRefused: the body is too large, or no header announced it.
+            RequestProblem: too many bytes are being received, 429 or 503.
+        """
         if message["type"] != "http.request":
             return message
         count = len(message.get("body", b""))
@@ -290,6 +303,7 @@ class _FirstPackets:
 
 
 def _packet_bytes(message: Message) -> int:
+    """Return the number of bytes in a WebSocket message, of a text in UTF-8; 0 for a message without data."""
     match message:
         case {"bytes": bytes(data)}:
             return len(data)

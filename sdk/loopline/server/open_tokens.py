@@ -70,6 +70,7 @@ class OpenTokens:
                 opened.checking.cancel()
 
     async def _check(self, token: str, opened: _OpenToken) -> None:
+        """Check the token every `CHECK_SECONDS` and after `check_now` until it is refused, then end its streams."""
         reason = ""
         while not reason:
             with suppress(TimeoutError):

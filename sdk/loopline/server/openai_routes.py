@@ -156,6 +156,9 @@ def _content(
     """Return the text and the files of the user's messages after the last answer.
 
     With `with_transcript`, the text begins with the earlier messages and the instructions.
+
+    Raises:
+        LooplineError: these messages do not have a text, or a file is not a data URL in base64.
     """
     roles = [message.role for message in messages]
     begin = max((at + 1 for at, role in enumerate(roles) if role == "assistant"), default=0)
@@ -336,6 +339,7 @@ class _OpenAiRoute(APIRoute):
         handle = super().get_route_handler()
 
         async def handle_errors(request: Request) -> Response:
+            """Run the handler; answer a LooplineError, refused body or invalid request (400) in OpenAI's format."""
             try:
                 return await handle(request)
             except RequestValidationError as error:
@@ -447,7 +451,10 @@ async def _reply(
     *,
     is_new: bool,
 ) -> Response:
-    """Send the newest message of the client, and return the reply in one piece or as a stream."""
+    """Send the newest message of the client, and return the reply in one piece or as a stream.
+
+    Without a stream, a turn that has failed or not ended is answered with 502 and the header `x-should-retry: false`.
+    """
     host = served.host
     key = served.key
     with event_streams.subscribe_early(served, is_streamed=body.stream) as early:
@@ -517,6 +524,7 @@ def _client_tools(body: CompletionBody | ResponseBody) -> list[ClientTool]:
 def _make_reply(
     head: events.ReplyHead, body: CompletionBody | ResponseBody
 ) -> events.ChatCompletion | events.ModelResponse:
+    """Return the encoder of the reply in the format of the request: a chat completion or a response."""
     match body:
         case CompletionBody(stream_options=options):
             return events.ChatCompletion(
@@ -537,7 +545,11 @@ def _new_name(caller: Principal, idempotency_key: str) -> str:
 async def _continued(
     host: BundleHost, caller: Principal, response_id: str, bundle_id: str, idempotency_key: str
 ) -> ServedConversation:
-    """Return the conversation of a response; if a later turn has begun there, a fork that ends with the response."""
+    """Return the conversation of a response; if a later turn has begun there, a fork that ends with the response.
+
+    Raises:
+        RequestProblem: the caller does not have a conversation with such a response, 400.
+    """
     name, _, turn = response_id.removeprefix(RESPONSE).rpartition("-")
     key = key_of(caller, name) if name else None
     if key is None or await host.log.find(key) is None or not turn_number(turn):

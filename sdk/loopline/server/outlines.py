@@ -113,6 +113,7 @@ class _TurnOutline:
             self._show(block, block.body)
 
     def _show(self, block: tl.Block, body: ShownBody) -> None:
+        """Record a block in the last round, or in the call that it names. A call that is not known is ignored."""
         now = _milliseconds(block)
         match body:
             case tl.RoundStart():
@@ -143,6 +144,7 @@ class _TurnOutline:
             self.rounds[-1].ended = max(self.rounds[-1].ended, now)
 
     def _reply(self, now: int, body: tl.Decision) -> None:
+        """Record the time, model, tokens and cost of a reply in the last round; without a round, ignore it."""
         if not self.rounds:
             return
         current = self.rounds[-1]
@@ -158,6 +160,7 @@ class _TurnOutline:
         current.cost = body.cost
 
     def _call(self, block: tl.Block, body: tl.ToolCalled | tl.ProxiedCall) -> None:
+        """Add a call to the last round, and register it by its id for later blocks. A proxied call has a parent."""
         call = OutlineCall(
             call_id=body.call_id, tool=body.tool, seq=block.seq, called=_milliseconds(block)
         )
@@ -192,6 +195,7 @@ def outline(timeline: tl.Timeline, first: int, count: int) -> OutlineAnswer:
 
 
 def _turn(number: int, state: tl.Turn, item: _TurnOutline) -> OutlineTurn:
+    """Return the outline of a turn; `started` and `ended` are the times of its first and its last block."""
     header = state.header
     usage = state.usage
     return OutlineTurn(
@@ -214,6 +218,7 @@ def _turn(number: int, state: tl.Turn, item: _TurnOutline) -> OutlineTurn:
 
 
 def _begin_round(block: tl.Block, body: tl.RoundStart) -> OutlineRound:
+    """Return the outline of a round that has only sent its request: it ends when it starts, and has not replied."""
     now = _milliseconds(block)
     return OutlineRound(
         round=block.round,
@@ -230,6 +235,7 @@ def _begin_round(block: tl.Block, body: tl.RoundStart) -> OutlineRound:
 
 
 def _state(state: tl.Turn) -> str:
+    """Return the exit reason, or `paused` if a call waits for an answer, `waiting` before the start, or `running`."""
     if state.exit is not None:
         return state.exit.reason
     unfinished: Literal["paused", "running", "waiting"] = "running"

@@ -94,6 +94,10 @@ async def export_page(
 def _html(
     item: StoredConversation, rows: list[Json], timeline: Timeline, redactor: Redactor | None
 ) -> str:
+    """Return the HTML file with the page's script and style, and the conversation as JSON parts. It reads files.
+
+    The redactor replaces texts in the title and in all parts; with None they stay as they are.
+    """
     parts: dict[str, Json] = {
         "conversation": item.model_dump(),
         "outline": outline(timeline, 1, 2**31).model_dump(mode="json"),

@@ -101,7 +101,11 @@ async def _configuration(login: PageLogin) -> JsonObject:
 
 
 def _endpoint(configuration: JsonObject, name: str) -> str:
-    """Return the URL of an endpoint of the provider."""
+    """Return the URL of an endpoint of the provider.
+
+    Raises:
+        Unauthenticated: the configuration does not have the endpoint, or its URL is neither https nor on this machine.
+    """
     url = configuration.get(name)
     parts = urlsplit(url) if isinstance(url, str) else None
     if parts is None or not (parts.scheme == "https" or is_loopback(parts.hostname or "")):
@@ -110,6 +114,7 @@ def _endpoint(configuration: JsonObject, name: str) -> str:
 
 
 async def _fetch_tokens(login: PageLogin, form: Mapping[str, str]) -> Json:
+    """Post the form to the provider's token endpoint and return its JSON; raise `Unauthenticated` if that fails."""
     auth = httpx2.BasicAuth(login.client_id, login.secret) if login.secret else None
     try:
         url = _endpoint(await _configuration(login), "token_endpoint")
@@ -121,7 +126,7 @@ async def _fetch_tokens(login: PageLogin, form: Mapping[str, str]) -> Json:
 
 
 async def _accepted(host: BundleHost, answer: Json) -> str:
-    """Return the first token of the answer that this server accepts: the access token, or else the ID token.
+    """Return the first token of the answer that this server accepts: the access token, then the ID token.
 
     Raises:
         Unauthenticated: it accepts neither.

@@ -152,7 +152,11 @@ class ApiKeys:
             self._stamp = stamp
 
     async def authenticate(self, token: str) -> Principal:
-        """Return the owner of a key."""
+        """Return the owner of a key. If the file of keys has changed, it is read first.
+
+        Raises:
+            Unauthenticated: the key is missing, unknown or expired.
+        """
         self._read_changes()
         match = _KEY.fullmatch(token)
         key = self._keys.get(match[1]) if match else None
@@ -175,7 +179,11 @@ class FirstOf:
         self._authenticators = authenticators
 
     async def authenticate(self, token: str) -> Principal:
-        """Return the principal of the token."""
+        """Return the principal from the first authenticator that accepts the token.
+
+        Raises:
+            Unauthenticated: all of them refuse; the message joins their reasons.
+        """
         problems: list[str] = []
         for authenticator in self._authenticators:
             try:
@@ -252,7 +260,13 @@ def revoke_key(path: Path, key_id: str) -> bool:
 
 
 def _rewrite(path: Path, change: Callable[[Sequence[StoredKey]], Sequence[StoredKey]]) -> None:
-    """Replace the keys of the file by `change(keys)`. Only the owner can read the new file. Processes wait for each other."""
+    """Replace the keys of the file by `change(keys)`. Only the owner can read the new file.
+
+    Processes wait for each other.
+
+    Raises:
+        LooplineError: the file cannot be read or written.
+    """
     new = path.with_name(f".{path.name}.new")
     try:
         with path.with_name(f".{path.name}.lock").open("a") as lock:

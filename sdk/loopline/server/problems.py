@@ -81,7 +81,7 @@ def unavailable(text: str) -> RequestProblem:
 
 
 def problem_of(error: errors.LooplineError) -> RequestProblem:
-    """Convert an error to the problem that the sender of the request gets."""
+    """Convert an error to the problem that the sender of the request gets; an unlisted class of errors gets 422."""
     text = str(error)
     match error:
         case RequestProblem():
@@ -108,7 +108,7 @@ def problem_of(error: errors.LooplineError) -> RequestProblem:
 
 
 def response_to(problem: RequestProblem) -> Response:
-    """Return the problem as a response."""
+    """Return the problem as a JSON response with at most `DETAIL_CHARACTERS` characters of its message."""
     status = problem.status
     content: JsonObject = {
         "type": "about:blank",
@@ -127,6 +127,10 @@ def add_handlers(app: FastAPI) -> None:
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
+    """Convert an error to a problem response. An error of an unknown class is logged and answered with 500.
+
+    The body and the traceback of a `RequestValidationError` are removed from it to free memory.
+    """
     match error:
         case errors.LooplineError():
             problem = problem_of(error)
@@ -149,7 +153,7 @@ async def _answer_error(request: Request, error: Exception) -> Response:
 
 
 def faults_text(error: RequestValidationError) -> str:
-    """Name the invalid fields and the reasons. Values are left out, because they may be secrets."""
+    """Name the first `SHOWN_FAULTS` invalid fields and the reasons. Values are left out, as they may be secrets."""
     texts: list[str] = []
     for fault in list(error.errors())[:SHOWN_FAULTS]:
         names: tuple[str | int, ...] = fault["loc"]

@@ -249,6 +249,7 @@ class QuotaGate:
         self._changed = asyncio.Event()
 
     def _remaining(self, limit: DailyLimit, key: timeline.ConversationKey) -> react.Remaining:
+        """Return a limit minus usage and reservations, in dollars or tokens; negative if the limit is exceeded."""
         runs = self._runs_of(limit, key)
         reserved = [amount for run in runs for amount in run.reserved.values()]
         if limit.is_money:
@@ -277,7 +278,11 @@ class QuotaGate:
         key: timeline.ConversationKey,
         turns: Mapping[timeline.ConversationKey, int],
     ) -> None:
-        """Refuse a turn for which the limit has no room beside the running ones; `turns` are their numbers by conversation."""
+        """Check that a new turn and the running turns fit one limit; `turns` counts the running turns by conversation.
+
+        Raises:
+            RequestProblem: too little of the quota is left, 429; it says when to try again.
+        """
         used = self._usage(limit, key)
         running = sum(count for other, count in turns.items() if limit.covers(key, other))
         left = limit.most - used

@@ -50,7 +50,10 @@ class ReadTimelines:
             yield timeline
 
     def _drop(self) -> None:
-        """Forget the conversations that were asked for first, until the others are within the limits."""
+        """Forget the timelines that were read longest ago until the rest fits `CONVERSATIONS` and `BLOCKS`.
+
+        The newest timeline is always kept.
+        """
         while len(self._read) > 1 and (
             len(self._read) > CONVERSATIONS
             or sum(len(entry.timeline) for entry in self._read.values()) > BLOCKS

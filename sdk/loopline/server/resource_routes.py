@@ -160,6 +160,7 @@ def _may_read(caller: Principal, name: HostedRef) -> bool:
 
 
 async def _find(host: BundleHost, name: HostedRef) -> _Resource:
+    """Return the resource of the first ref of the name that can be read; raise a 404 problem if none can."""
     key = ConversationKey(
         name=name.conversation, user=name.user_id, tenant=name.tenant, project=name.project
     )
@@ -269,7 +270,11 @@ def local_refs(name: HostedRef) -> list[str]:
 
 
 def _file_response(resource: _Resource, byte_range: str, *, in_browser: bool) -> Response:
-    """Return the file, or a range of it, with headers that keep its scripts from running in a page of this server."""
+    """Return the file, or a range of it with 206, with headers that keep its scripts from running in a page here.
+
+    A range outside of the file is answered with 416, and a malformed range is ignored. Only types in `SHOWN_INLINE` are
+    shown in the browser.
+    """
     data = resource.data
     mime = resource.item.mime.partition(";")[0].strip()
     if mime.startswith("text/") or mime == "application/json":

@@ -49,7 +49,7 @@ class _Blocks:
         return cls(by_ref, calls, frozenset(hidden))
 
     def state(self, message: Message, ref: str) -> PartState:
-        """Return how a message shows the block of its ref."""
+        """Return how a message shows the block of its ref; `full` if no block before the request has the ref."""
         block = self.by_ref.get(ref)
         if block is None:
             return "full"
@@ -69,6 +69,7 @@ class _Blocks:
         )
 
     def _state_of_calls(self, message: AssistantMessage, block: Block, ref: str) -> PartState:
+        """Return `full` if all arguments are as recorded or were not recorded, otherwise `hidden` or `shortened`."""
         recorded = [self.calls.get((block.turn, call.call_id)) for call in message.calls]
         same = all(
             body is None or body.arguments == call.arguments
@@ -80,11 +81,11 @@ class _Blocks:
 
 
 def show_prompts(timeline: Timeline) -> Iterator[JsonObject]:
-    """Yield every request that was sent, in order, with what the page shows of it.
+    """Yield every request that was sent, in order, as the page shows it.
 
-    Beside the fields of `loopline prompt --json`, each message has its `tokens`, its `state` and whether it is `stable`,
-    which means that the request before has the same message at the same position. `reply` is what the model replied, null
-    without a reply. `before` and `after` are the positions of the requests beside it.
+    In addition to the fields of `loopline prompt --json`, each message has its `tokens`, its `state` and whether it is
+    `stable`, which means that the request before has the same message at the same position. `reply` is the reply of the
+    model, null without a reply. `before` and `after` are the positions of the previous and the next request.
     """
     for before, current, after, last in _neighbours(timeline):
         yield _shown(timeline, before, current, after, is_last=last)
@@ -146,6 +147,7 @@ def _shown(
     *,
     is_last: bool,
 ) -> JsonObject:
+    """Return the document of a request with its tokens, message states, reply, and positions of its neighbours."""
     document = prompt_document(chosen, answer_schema(timeline, chosen))
     return {
         **document,
@@ -172,6 +174,7 @@ def _shared(before: ModelRequest | None, request: ModelRequest) -> int:
 def _messages(
     timeline: Timeline, request: ModelRequest, document: JsonObject, shared: int
 ) -> list[Json]:
+    """Return the messages with `tokens`, `state` and `stable`, which is true for the first `shared` ones."""
     blocks = _Blocks.before(timeline, request.block.seq)
     rows = document["messages"]
     assert isinstance(rows, list)

@@ -60,7 +60,7 @@ class SocketMessage:
 
 
 def text_of(data: Json, name: str) -> str:
-    """Return a text field of an object, or an empty text if `data` is not an object or has no such field.
+    """Return a text field of an object; an empty text if the field is null or missing, or `data` is not an object.
 
     Raises:
         LooplineError: the field is not a text, or is too long.
@@ -108,7 +108,11 @@ def read_message(data: Json, files: Sequence[bytes]) -> SocketMessage:
 
 
 def _read_events(data: JsonObject, events: Sequence[Json], files: Sequence[bytes]) -> SocketMessage:
-    """Join the events of a submission to one message. The last event says how it joins a running turn."""
+    """Join the events of a submission to one message. The last event with a text says how it joins a running turn.
+
+    Raises:
+        LooplineError: an event has neither a text nor a file name, or a field or the number of files is not valid.
+    """
     texts = list[str]()
     names = list[str]()
     kind = "event.user.prompt"
@@ -146,6 +150,7 @@ _TOOLS = TypeAdapter[list[ClientToolBody]](
 
 
 def _client_tools(submission: JsonObject) -> list[ClientTool]:
+    """Return the tools of a submission, or an empty list; raise a LooplineError with the first invalid field."""
     if "tools" not in submission:
         return []
     try:
@@ -166,6 +171,10 @@ def _file_names(submission: JsonObject) -> list[str]:
 
 
 def _attachments(names: Sequence[str], files: Sequence[bytes]) -> list[Attachment]:
+    """Pair names with bytes; an empty name becomes `file-` with its number.
+
+    Raise a LooplineError if the numbers differ, or if there are more than `FILES` files.
+    """
     if len(names) != len(files) or len(files) > FILES:
         raise LooplineError(
             f"{len(names)} files are named and {len(files)} were received; at most {FILES} may be sent"
@@ -251,6 +260,7 @@ class SocketHost:
         inner = cast("ASGIApp", self._module.ASGIApp(self._server, socketio_path=PATH))
 
         async def serve_socket(scope: Scope, receive: Receive, send: Send) -> None:
+            """Serve a request; refuse a new connection at `STRANGERS`, and later end one without authentication."""
             self._is_used = True
             is_new = not _connection(scope)
             if is_new and len(self._strangers) >= STRANGERS:
@@ -332,7 +342,8 @@ class SocketHost:
     async def _connect(self, sid: str, environ: Mapping[str, Any], auth: Json = None) -> None:
         """Authenticate a socket, take a listener slot for it and send `session_info`.
 
-        The handshake may name the tenant and the project, but they must be those of the token.
+        The handshake may name the tenant and the project, but they must be those of the token. If the socket is refused,
+        raise the `ConnectionRefusedError` of the library with the reason.
         """
         try:
             await self._host.open()
@@ -370,6 +381,7 @@ class SocketHost:
         await self._server.emit("session_info", session, to=sid)
 
     async def _disconnect(self, sid: str, reason: str = "") -> None:
+        """Free the listener slot of a socket, end the checks of its token, and cancel its event streams."""
         del reason
         opened = self._open.pop(sid, None)
         if opened is not None:
@@ -400,6 +412,7 @@ class SocketHost:
         """Wrap a handler: authenticate the socket's token again before each event, and acknowledge an error as a problem."""
 
         async def handle(sid: str, data: Json = None, *files: bytes) -> Json:
+            """Authenticate the token, then run the handler; return a LooplineError as an object with `ok` false."""
             opened = self._open[sid]
             try:
                 principal = await self._host.admit(opened.token)
@@ -418,6 +431,10 @@ class SocketHost:
         return handle
 
     async def _submit(self, sid: str, principal: Principal, data: Json, *files: bytes) -> Json:
+        """Follow the conversation of a message, submit the message, and return the acknowledgement with the turn id.
+
+        Without a conversation id a new conversation is created. A steer without a text stops the running turn.
+        """
         message = read_message(data, files)
         key = key_of(principal, message.conversation or f"chat-{token_hex(12)}")
         is_new = await self._host.log.find(key) is None
@@ -446,6 +463,10 @@ class SocketHost:
         }
 
     async def _answer(self, sid: str, principal: Principal, data: Json) -> Json:
+        """Answer waiting calls by the field `values`, and follow the conversation.
+
+        If `values` is missing or empty, raise a LooplineError.
+        """
         served = await self._existing_conversation(principal, data)
         values = data["values"] if isinstance(data, dict) and "values" in data else None
         if not isinstance(values, dict) or not values:
@@ -466,6 +487,7 @@ class SocketHost:
         return {"ok": True, "conversation_id": served.key.name}
 
     async def _status(self, sid: str, principal: Principal, data: Json) -> Json:
+        """Emit `conv_status` with the state and the last activity of a conversation, and return both."""
         key = (await self._existing_conversation(principal, data)).key
         timeline = await open_timeline(self._host.log, key)
         summary = await self._host.log.find(key)
@@ -517,6 +539,7 @@ class SocketHost:
     def _discard_pump(
         self, pump_key: tuple[str, ConversationKey], pump: asyncio.Task[None]
     ) -> None:
+        """Remove a pump that has ended if it was not replaced, and log its error if it has failed."""
         if self._pumps.get(pump_key) is pump:
             del self._pumps[pump_key]
         if not pump.cancelled() and (error := pump.exception()) is not None:
@@ -525,6 +548,7 @@ class SocketHost:
     async def _pump(
         self, sid: str, served: ServedConversation, early: EarlyEvents, after: tuple[int, int]
     ) -> None:
+        """Emit the records after a position until the server shuts down; wait if `QUEUED_PACKETS` are unread."""
         url_maker = self._host.urls.file_url_maker(served.key)
         encoder = dialect("kdcube", served.key, file_url=url_maker)
         async with aclosing(conversation_events(served, early=early)) as events:

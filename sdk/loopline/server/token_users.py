@@ -86,7 +86,12 @@ class TokenUsers:
         self._fetching = asyncio.Lock()
 
     async def authenticate(self, token: str) -> Principal:
-        """Return the principal of a token."""
+        """Return the principal of a token. It may fetch the issuer's keys first.
+
+        Raises:
+            Unauthenticated: the token is missing, wrong or expired, a claim is not a valid name, or the keys cannot be
+                fetched.
+        """
         if not token:
             raise Unauthenticated("the request has no token")
         claims = await self._claims(token)
@@ -134,7 +139,13 @@ class TokenUsers:
         return cast("JsonObject", claims)
 
     async def _key(self, key_id: str) -> jwt.PyJWK:
-        """Return the public key of that id, and fetch the keys first if it is unknown or they are too old."""
+        """Return the public key of that id, and fetch the keys first if it is unknown or they are too old.
+
+        Keys are fetched at most every `PAUSE_SECONDS`.
+
+        Raises:
+            Unauthenticated: the key is still unknown, or the keys cannot be fetched.
+        """
         async with self._fetching:
             now = self._clock.elapsed()
             if now - self._fetched_at > FRESH_SECONDS:
@@ -150,6 +161,7 @@ class TokenUsers:
         return self._keys[key_id]
 
     async def _fetch_keys(self) -> None:
+        """Replace the cached keys by those of the issuer; raise `Unauthenticated` if fetching or parsing fails."""
         try:
             async with httpx2.AsyncClient(timeout=FETCH_SECONDS, follow_redirects=False) as client:
                 url = self._jwks_url or await self._discover_url(client)
@@ -206,9 +218,12 @@ async def read_document(
 
 
 def _public_keys(document: Json) -> list[tuple[str, jwt.PyJWK]]:
-    """Return the public keys of a JSON Web Key Set with their ids.
+    """Return the public keys of a JSON Web Key Set with their ids, of its first `KEYS` rows.
 
-    Keys of other types, and those that are not for signatures (RFC 7517, `use` and `key_ops`), are left out.
+    Keys that are malformed, of other types, or not for signatures (RFC 7517, `use` and `key_ops`) are left out.
+
+    Raises:
+        Unauthenticated: the document does not have a list of keys.
     """
     match document:
         case {"keys": [*rows]}:
@@ -238,7 +253,11 @@ def _verifies(key: Json) -> bool:
 
 
 def _name(claims: JsonObject, claim: str) -> str:
-    """Return the value of a claim, which is the name of a tenant, project or user."""
+    """Return the value of a claim, which is the name of a tenant, project or user.
+
+    Raises:
+        Unauthenticated: the claim is missing, or is not a valid name.
+    """
     value = claims.get(claim)
     if not isinstance(value, str) or not value.isprintable():
         raise Unauthenticated(f"the token has no claim {claim!r} with a name")
@@ -250,6 +269,7 @@ def _name(claims: JsonObject, claim: str) -> str:
 
 
 def _roles(value: Json) -> frozenset[str]:
+    """Return the roles in a claim: the words of a text or the texts of a list; empty for any other value."""
     match value:
         case str():
             return frozenset(value.split())

@@ -148,6 +148,7 @@ async def _send(served: ServedConversation, body: ChatBody) -> Response:
 
     Raises:
         ConflictError: a message with the same id and another text was sent before.
+        LooplineError: the message of the user does not have a text, or no call waits for the answers.
     """
     last = body.messages[-1]
     with event_streams.subscribe_early(served) as early:
@@ -228,7 +229,8 @@ def _encoder(
 ) -> RunDialect:
     """Return an encoder for the run that ends when the turn ends or asks the user after the seq `after`.
 
-    `results` are parts of the client with the output of a call, by call id. In a fork of the chat, the ids of messages name the fork, so that the chat continues there.
+    `results` are parts of the client with the output of a call, by call id. In a fork of the chat, the ids of messages
+    name the fork, so the chat continues there.
     """
     key = served.key
     run = ClientRun(

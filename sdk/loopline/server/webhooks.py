@@ -58,9 +58,9 @@ class Webhooks:
     def send(
         self, url: str, key: ConversationKey, turn: str, data: JsonObject, turn_url: str = ""
     ) -> None:
-        """Start to send the result of a turn, with the URL of the turn if it is not empty.
+        """Start to send the result of a turn in the background, with the URL of the turn if it is not empty.
 
-        The id of the webhook is the same for the same turn and URL.
+        The id of the webhook is the same for the same turn and URL. Failures are only logged.
         """
         names = "\n".join((key.tenant, key.project, key.user, key.name, turn, url))
         message = f"msg_{sha256(names.encode(errors='surrogatepass')).hexdigest()[:32]}"
@@ -82,6 +82,10 @@ class Webhooks:
             await self._sender.close()
 
     async def _deliver(self, url: str, message: str, body: bytes) -> None:
+        """Post the webhook after each wait in `WAITS` until the status is 2xx. Failures are logged, not raised.
+
+        The status 410 and an address that is not allowed end the attempts.
+        """
         if self._sender is None:
             self._sender = webhook_sender(self._networks)
         host = urlsplit(url).hostname
@@ -103,6 +107,7 @@ class Webhooks:
         _log.warning("webhook %s to %s was not accepted in %s attempts", message, host, len(WAITS))
 
     def _headers(self, message: str, body: bytes) -> dict[str, str]:
+        """Return the headers of Standard Webhooks: the id, the current time, and the signature of both and `body`."""
         timestamp = f"{int(self._clock.now().timestamp())}"
         return {
             "Content-Type": "application/json",

@@ -120,6 +120,7 @@ async def list_approvals(host: HostDep, caller: CallerDep) -> WaitingAnswer:
 
 
 def _row(host: BundleHost, turn: OpenTurn) -> WorkRow:
+    """Return the row of a turn, with its title, calls and reason cut to `TITLE`, `CALLS` and `REASON`."""
     key = turn.conversation
     reason = turn.reason or host.find_left_turns(key).get(turn.turn_id, "")
     return WorkRow(

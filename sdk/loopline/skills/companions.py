@@ -68,6 +68,11 @@ def read_sources(path: Path, stored: bytes) -> tuple[dict[int, Source], list[str
 
 
 def _source(rows: _Rows, index: int, row: JsonObject) -> tuple[int, Source]:
+    """Return the citation number and the source of a row; its type is `web` for an HTTP URL, otherwise `manual`.
+
+    Raises:
+        BundleError: `sid` is not a number from 1 to 999,999, or both `url` and `title` are empty.
+    """
     texts = {key: bare_text(row.get(key)) for key in _TEXTS}
     match {"sid": None, **row}:
         case {"sid": int(number)} if 0 < number < MAX_NUMBER and number is not True:
@@ -154,7 +159,11 @@ class _Rows:
         keys: tuple[str, ...],
         unused: frozenset[str] = frozenset(),
     ) -> None:
-        """Check that a row has only known keys, and that their values are texts or numbers."""
+        """Check that a row has only known keys, and that their values are texts or numbers.
+
+        Raises:
+            BundleError: a key is unknown, or its value is a list or an object.
+        """
         for key, value in row.items():
             if key not in keys and key not in unused:
                 near = nearest_name(key, keys)
@@ -200,7 +209,8 @@ class SkillFile:
 def folder_files(folder: Path, beside: Collection[str]) -> tuple[list[SkillFile], list[str]]:
     """List the files in the folder of a skill by path, without the paths in `beside`, and the problems with other files.
 
-    Links, large files, deep folders, and files after the first 500 are left out, each with a problem.
+    Links to files, large files, deep folders, and files after the first 500 are left out, each with a problem. Linked
+    folders are left out without a problem. After 20 problems, one more says that the rest is left out.
     """
     files = list[SkillFile]()
     problems = list[str]()
@@ -223,6 +233,10 @@ def folder_files(folder: Path, beside: Collection[str]) -> tuple[list[SkillFile]
 
 
 def _walk(folder: Path) -> Iterator[Path]:
+    """Yield the files below a folder, without hidden names, `__pycache__`, `node_modules` and the content of links.
+
+    The folders at MAX_DEPTH are yielded instead of their files.
+    """
     for root, folders, names in os.walk(folder):
         depth = len(Path(root).relative_to(folder).parts)
         folders[:] = sorted(

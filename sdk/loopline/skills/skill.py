@@ -37,7 +37,7 @@ class SkillSelection:
     disabled: tuple[str, ...] = ()
 
     def takes(self, namespace: str, id: str) -> bool:
-        """Return whether the selection includes a skill."""
+        """Return whether `enabled` has a match; if it is None, whether the skill is neither internal nor disabled."""
         if self.enabled is not None:
             return any(_matches(pattern, namespace, id) for pattern in self.enabled)
         hidden = namespace == HIDDEN
@@ -71,6 +71,11 @@ def skill_selections(config: object) -> dict[str, SkillSelection]:
 
 
 def _selection(consumer: str, patterns: object) -> SkillSelection:
+    """Decode the patterns of one consumer; an empty mapping selects all skills that are not internal.
+
+    Raises:
+        BundleError: it is not a mapping, has an unknown key or both keys, or a value is not a list of texts.
+    """
     if not isinstance(patterns, Mapping):
         raise BundleError(
             f'{consumer!r} must have {{"enabled": […]}} or {{"disabled": […]}} or {{}}'
@@ -237,6 +242,11 @@ def read_skills(places: Iterable[tuple[Path, str]]) -> list[Skill]:
 
 
 def _bytes_of(path: Path, limit: int) -> bytes:
+    """Read a file of at most `limit` bytes.
+
+    Raises:
+        BundleError: the file cannot be read, or is larger.
+    """
     try:
         size = path.stat().st_size
         if size <= limit:
@@ -317,7 +327,13 @@ class _Fields:
         return value
 
     def line_of_text(self, key: str, default: str, limit: int = SKILL_BYTES) -> str:
-        """Return a text on one line; a number or a date is converted to text. Without a `default` the text must exist."""
+        """Return a text on one line; a number or a date is converted. Without a `default` the text must exist.
+
+        A list for `when_to_use` is joined with `; `.
+
+        Raises:
+            BundleError: the text is missing or empty, is a list or an object, or has more than `limit` characters.
+        """
         value = self.values.get(key)
         if value is None and (default or key == "when_to_use"):
             return default
@@ -346,6 +362,11 @@ class _Fields:
         return tuple(REACT if name == REACT_SHORT else name for name in names)
 
     def _names(self, key: str, hint: str) -> tuple[str, ...]:
+        """Return the names under a key, a list or one text, without duplicates; empty if the key is missing.
+
+        Raises:
+            BundleError: a name is empty or not a text; the message is `hint`.
+        """
         value = self.values.get(key) or []
         items = value if isinstance(value, list) else [value]
         names = [item.strip() for item in items if isinstance(item, str)]
@@ -354,7 +375,7 @@ class _Fields:
         return tuple(dict.fromkeys(names))
 
     def check_keys(self) -> None:
-        """Check that all keys are known, and that `compatibility` is not too long."""
+        """Raise a BundleError if a key is unknown, or `compatibility` is not a text of at most 500 characters."""
         for key in self.values:
             if key not in KEYS:
                 near = nearest_name(key, KEYS)
@@ -383,7 +404,11 @@ _INSTEAD = {
 
 
 def _check_names(skill: Skill, fields: _Fields) -> Skill:
-    """Return the skill with the namespace in its front matter. Names must be valid, and agree with the path."""
+    """Return the skill with the namespace in its front matter. Names must be valid, and agree with the path.
+
+    Raises:
+        BundleError: the id or the namespace differs from the path or has invalid characters, or the id is too long.
+    """
     written = {
         key: fields.line_of_text(key, key) for key in ("id", "namespace") if key in fields.values
     }

@@ -72,7 +72,10 @@ class Skills:
         return Skills(skills, (*written, *_empty(root)))
 
     def enabled(self, config: Mapping[str, SkillSelection], consumer: str = REACT) -> Skills:
-        """Return the skills that `consumer` sees; without a selection, all skills that are not internal."""
+        """Return the skills that `consumer` sees; without a selection, all skills that are not internal.
+
+        A skill with `include_for` is left out for other consumers. Skills that the result imports become `imported`.
+        """
         selection = config.get(consumer, SkillSelection())
         selected = tuple(
             skill
@@ -86,10 +89,10 @@ class Skills:
         return Skills(selected, self.warnings, imported)
 
     def find(self, namespace: str, id: str) -> Skill:
-        """Return the skill with this namespace and id.
+        """Return the skill with this namespace and id, also if it is only imported.
 
         Raises:
-            RefError: there is no such skill; the message names the most similar ones.
+            RefError: the skill does not exist; the message names the 3 most similar skills.
         """
         for skill in (*self.skills, *self.imported):
             if (skill.namespace, skill.id) == (namespace, id):
@@ -102,7 +105,8 @@ class Skills:
     def gallery(self, offered: Container[str] | None = None) -> str:
         """Return a line for each skill: its ref, name and description, when to use it, and which of its tools are offered.
 
-        `offered` are the ids of the tools that are offered; None leaves the tools out.
+        `offered` are the ids of the tools that are offered; None leaves the tools out. A line that exceeds the rest
+        of GALLERY_CHARACTERS is shortened to `sk:` and the full id; skills that do not fit either are only counted.
         """
         lines: list[str] = []
         room = GALLERY_CHARACTERS
@@ -120,6 +124,7 @@ class Skills:
 
 
 def _tools(skill: Skill, offered: Container[str] | None) -> str:
+    """Render which tools of a skill are offered and which are not; empty if `offered` is None or without tools."""
     if offered is None or not skill.tools:
         return ""
     here = [tool.id for tool in skill.tools if tool.id in offered]
@@ -190,7 +195,10 @@ def _append_sources(added: Mapping[int, Source], sources: dict[int, Source]) -> 
 def _collect(path: Sequence[Skill], by_id: Mapping[str, Skill], found: dict[str, Skill]) -> None:
     """Add the imports of the last skill of the path to `found`, each before its own imports.
 
-    `path` is the chain of imports from the first skill to this one.
+    `path` is the chain of imports from the first skill to the last.
+
+    Raises:
+        BundleError: an imported skill does not exist, or the imports form a cycle.
     """
     skill = path[-1]
     for name in skill.imports:
@@ -207,7 +215,11 @@ def _collect(path: Sequence[Skill], by_id: Mapping[str, Skill], found: dict[str,
 
 
 def _find_imported(name: str, skill: Skill, by_id: Mapping[str, Skill]) -> Skill:
-    """Return the skill with a full name such as `public.tea`, or with a name in the namespace of `skill`, such as `tea`."""
+    """Return the skill with a full name, as `public.tea`, or with a name in the namespace of `skill`, as `tea`.
+
+    Raises:
+        BundleError: the skill does not exist; the message names the nearest skill.
+    """
     full_name = name if name in by_id else f"{skill.namespace}.{name}"
     if full_name not in by_id:
         hint = nearest_hint(full_name, by_id)
@@ -231,7 +243,7 @@ def add_places(skills: Skills, places: Sequence[SkillPlace]) -> Skills:
     """Return the skills, followed by the skills of the places in their order.
 
     A skill of a place is left out with a warning if its id exists already, if it is malformed, or if an import fails.
-    Files outside of a bundle must not break the bundle.
+    Files outside of a bundle must not break the bundle. Only the first MAX_SKILLS skills of a place are read.
     """
     taken = {skill.id: skill for skill in skills}
     warnings = list[str]()

@@ -35,7 +35,8 @@ class SkillProblem:
 def skill_folders(root: Path) -> list[Path]:
     """Return the folders of the skills at `root`: itself, its subfolders, or the subfolders of its namespaces.
 
-    If a subfolder has skills, subfolders without a skill are returned too, because their SKILL.md may be missing.
+    If a subfolder has skills, subfolders without a skill are returned too, because their SKILL.md may be missing. The
+    list is empty without a skill.
     """
     if _skill_file(root) is not None:
         return [root]
@@ -78,6 +79,10 @@ def _companion_problems(folder: Path) -> Iterator[SkillProblem]:
 
 
 def _format_problems(folder: Path) -> list[SkillProblem]:
+    """Return the problems with the SKILL.md: its absence, its encoding, its YAML, or its fields.
+
+    Fields are checked only if the front matter is a valid mapping.
+    """
     path = _skill_file(folder)
     if path is None:
         return [SkillProblem(folder, 1, f"{FILES[0]} is missing")]
@@ -102,7 +107,7 @@ def _skill_file(folder: Path) -> Path | None:
 
 
 def _field_problems(fields: dict[str, Json], folder: str) -> Iterator[tuple[str, str]]:
-    """Yield each problem with its key."""
+    """Yield each problem with its key: unknown and missing fields, then problems with the values."""
     for key in fields:
         if key not in FIELDS:
             yield key, f"{key!r} is not a field of a skill: the fields are {', '.join(FIELDS)}"
@@ -130,6 +135,10 @@ def _text_problems(key: str, value: Json, limit: int) -> Iterator[tuple[str, str
 
 
 def _name_problems(value: Json, folder: str) -> Iterator[str]:
+    """Yield a problem for each rule that a name violates, such as its length, its case, or the name of its folder.
+
+    An empty value, or a value that is not a text, yields only this problem.
+    """
     if not isinstance(value, str) or not value.strip():
         yield "'name' must be a text that is not empty"
         return

@@ -71,8 +71,12 @@ class FileBlobs:
     def put(self, data: bytes) -> str:
         """Store the bytes and return their name; if they are stored already, only their time is updated.
 
+        A stored blob that is damaged is replaced.
+
         Raises:
-            StoreFull: the disk is full; nothing was stored.
+            StoreFull: the disk is full; the bytes were not stored.
+            StoreFailed: the disk failed.
+            StoreError: the file cannot be read or written.
         """
         name = sha256(data).hexdigest()
         path = self._path(name)
@@ -109,7 +113,8 @@ class FileBlobs:
     def collect(self, referenced: Callable[[], Collection[str]], older_than: datetime) -> int:
         """Remove unreferenced blobs that were last put before `older_than`; return their number.
 
-        `referenced` returns the names of all referenced blobs. A blob that is put during the collection stays.
+        `referenced` returns the names of all referenced blobs. A blob that is put during the collection stays. Old
+        unfinished files of killed processes are removed too.
         """
         moment = older_than.timestamp()
         # The pattern also matches unfinished files of killed processes.
@@ -144,6 +149,7 @@ class FileBlobs:
         os.utime(path, (now, now))
 
     def _write(self, path: Path, data: bytes) -> None:
+        """Write the bytes to a temporary file, sync it and rename it to `path`; after an error it is removed."""
         self._make(path.parent)
         unfinished = path.with_name(f"{path.name}.{self._clock.new_id()}{_UNFINISHED}")
         try:
@@ -170,6 +176,7 @@ class FileBlobs:
 
     @contextmanager
     def _lock(self, how: int) -> Generator[None, None, None]:
+        """Hold the lock of the folder, shared or exclusive as `how` says; without a folder no lock is taken."""
         if not self._folder.is_dir():
             yield  # a folder that does not exist has no blobs
             return
@@ -197,6 +204,7 @@ def sync_path(path: Path) -> None:
 
 
 def _store_error(path: Path, error: OSError) -> StoreError:
+    """Convert the error to StoreFull for a full disk, StoreFailed for a disk that failed, StoreError otherwise."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return StoreFull(
             f"blob {path} has no room ({error}): free space on its disk; nothing was stored"

@@ -167,7 +167,18 @@ class DatabaseLog(ABC, Generic[CommitsT]):
         key: str = "",
         at_head: bool = False,
     ) -> Sequence[Block]:
-        """Append the entries, and return every block after `seen`."""
+        """Append the entries, and return every block after `seen`; without entries this only reads.
+
+        Large bodies are first stored as blobs. After an append without a term `on_input` is called. A repeated `key`
+        stores no entries.
+
+        Raises:
+            HeadMoved: with `at_head`, there are blocks after `seen`.
+            LeaseLost: the term is not the newest or its conversation was forgotten, or without a term an entry is not
+                from a user.
+            UnsoundBody: a body would not decode to the same body.
+            StoreError: the log is closed or read-only, the conversation is full or forgotten, or the store failed.
+        """
         if not entries:
             return await self.read(conversation, after=seen)
         group = self._group_commit()
@@ -266,7 +277,12 @@ class DatabaseLog(ABC, Generic[CommitsT]):
         return await self._read(partial(bundle_versions, bundle=bundle))
 
     async def restore(self, conversation: ConversationKey, blocks: Sequence[Block]) -> None:
-        """Create a conversation from blocks of another log; a cancellation before the commit stores no blocks."""
+        """Create a conversation from blocks of another log; a cancellation before the commit stores no blocks.
+
+        Raises:
+            ConflictError: the conversation has blocks.
+            StoreError: the conversation was forgotten, the blocks exceed the limits, or the log is read-only.
+        """
         group = self._group_commit()
         has_blobs = self._blobs is not None
         encoded = [(block, EncodedBody.encode(block.body, has_blobs=has_blobs)) for block in blocks]
@@ -294,7 +310,11 @@ class DatabaseLog(ABC, Generic[CommitsT]):
         await group.run(work)
 
     async def forget(self, conversation: ConversationKey, *, cascade: bool = False) -> None:
-        """Remove a conversation and its child runs permanently, and their traces in the files."""
+        """Remove a conversation and its child runs permanently, and their traces in the files; then call `on_input`.
+
+        Raises:
+            ConflictError: forks share blocks with it, and `cascade` is False.
+        """
         group = self._group_commit()
         forget = partial(group.writer.forget, conversation=conversation, cascade=cascade)
         await group.run(forget, then=self._remove_traces)
@@ -336,7 +356,10 @@ class DatabaseLog(ABC, Generic[CommitsT]):
         return await self._read(partial(_find_turns, conversation=conversation, keys=keys))
 
     async def collect(self) -> int:
-        """Remove the blobs that no row has referenced for a day; return their number."""
+        """Remove the blobs that no row has referenced for a day; return their number, 0 without blobs.
+
+        The blobs of forgotten conversations are removed too, and not counted.
+        """
         thread = self._group_commit().thread
         blobs = self._blobs
         if blobs is None:
@@ -355,6 +378,7 @@ class DatabaseLog(ABC, Generic[CommitsT]):
             self._collection = asyncio.create_task(self._collect_daily())
 
     async def _collect_daily(self) -> None:
+        """Collect blobs if that was not done for a day, and log their number, or a warning if it fails."""
         group = self._group_commit()
         try:
             if await group.thread.run(group.writer.starts_collection):
@@ -366,7 +390,10 @@ class DatabaseLog(ABC, Generic[CommitsT]):
     async def audit(
         self, heads: Mapping[ConversationKey, Head], only: ConversationKey | None = None
     ) -> Sequence[Audit]:
-        """Audit every conversation, or only `only`, against its chain and against the saved `heads`."""
+        """Audit every conversation, or only `only`, against its chain and against the saved `heads`.
+
+        A conversation with faults is audited a second time, because it may have been forgotten during the audit.
+        """
         audits = await self._read(partial(self._reader.audits, heads=heads, only=only))
         checked = list[Audit]()
         for result in audits:
@@ -409,6 +436,7 @@ class DatabaseLog(ABC, Generic[CommitsT]):
         return self._group
 
     def _check_usable(self) -> None:
+        """Raise StoreError if the log is closed, or was opened before this process was forked."""
         if os.getpid() != self._process:
             raise StoreError(
                 f"{self._name} was opened before this process was forked: open it again in the child"
@@ -425,7 +453,7 @@ async def in_thread(work: Callable[[], T]) -> T:
 def _find_turns(
     connection: Connection, conversation: ConversationKey, keys: Collection[str]
 ) -> Mapping[str, int]:
-    """Return the turns of the appends that used the keys, by key."""
+    """Return the turns of the appends that used the keys, by key; keys without an append are left out."""
     row = find_row(connection, conversation)
     if row is None:
         return {}

@@ -264,6 +264,7 @@ class GroupCommit(CommitQueue[WriterThread, StoreWriter]):
         return self.thread.is_idle and bool(self.thread.commit_at_once(work))
 
     def _commit_next(self) -> None:
+        """Commit the next batch on the event loop, retry it soon if the lock is taken, or pass it to the thread."""
         self._next = None
         if self._busy is not None:
             return
@@ -315,6 +316,7 @@ class GroupCommit(CommitQueue[WriterThread, StoreWriter]):
         done: asyncio.Future[None],
         commit: JobOutcome[None],
     ) -> None:
+        """Report the outcome of the thread's commit to the callers, and begin the next commit."""
         self._busy = None
         self._patient_until = 0.0
         done.set_result(None)

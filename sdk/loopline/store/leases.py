@@ -175,6 +175,11 @@ class Leases(RenewedLeases[GroupCommit]):
             lock.close()
 
     async def _acquire(self, lock: _ConversationLock, *, wait: bool) -> Lease:
+        """Claim the lease, and poll until that succeeds; take it over if its owner has stopped renewing it.
+
+        Raises:
+            ConflictError: `wait` is False and another runner has the lease.
+        """
         pause = FIRST_POLL_SECONDS
         next_check = 0.0
         while True:
@@ -195,7 +200,7 @@ class Leases(RenewedLeases[GroupCommit]):
             pause = min(2 * pause, LAST_POLL_SECONDS)
 
     async def _take_over(self, lock: _ConversationLock) -> Lease | None:
-        """Take over the lease if its owner has not renewed it in time; return None if the owner is alive."""
+        """Take over the lease if its owner let it expire; return None if the owner is alive or in this process."""
         owner = await self._owner(lock)
         lock.switch_to(owner.generation)
         if lock.conversation in self._leases or not owner.is_silent(boot_id(), since_boot()):
@@ -253,7 +258,12 @@ class _ConversationLock:
         self.generation: int = 0
 
     def take(self) -> bool:
-        """Take the lock if it is free; return whether it was taken. Opening the file blocks."""
+        """Take the lock if it is free; return whether it was taken. Opening the file blocks.
+
+        Raises:
+            StoreBusy: too many files are open.
+            StoreError: the file cannot be opened or locked.
+        """
         if self.generation not in self._files:
             self._files[self.generation] = self._open()
         try:
@@ -276,6 +286,7 @@ class _ConversationLock:
         self.generation = generation
 
     def _open(self) -> FileIO:
+        """Open the lock file of the generation, and create it if it is missing; raise StoreError if that fails."""
         key = self.conversation
         names = (key.tenant, key.project, key.user, key.name)
         suffix = f".{self.generation}" if self.generation else ""
@@ -325,7 +336,11 @@ class PresentHarnesses:
         return await asyncio.to_thread(self._is_locked, f"{number}")
 
     def _lock(self, name: str) -> int:
-        """Create and lock a file and return its descriptor; remove the files of dead processes."""
+        """Create and lock a file and return its descriptor; remove the files of dead processes.
+
+        Raises:
+            StoreError: the folder or the file cannot be used.
+        """
         try:
             make_private_folder(self._folder.parent)
             make_private_folder(self._folder)
@@ -345,7 +360,11 @@ class PresentHarnesses:
         os.close(descriptor)
 
     def _is_locked(self, name: str) -> bool:
-        """Return whether a process has the lock of the file; if not, remove the file."""
+        """Return whether a process has the lock of the file; if not, remove the file. A missing file is not locked.
+
+        Raises:
+            StoreError: the file cannot be opened.
+        """
         file = self._folder / name
         try:
             descriptor = os.open(file, os.O_RDONLY)
@@ -407,6 +426,7 @@ class Heartbeat:
         return True
 
     def _tick(self, requested_at: float) -> None:
+        """Note that the event loop works, and log a warning if it was blocked for more than 4 intervals."""
         self._last_tick = time.monotonic()
         self._tick_requested = False
         blocked = self._last_tick - requested_at

@@ -85,6 +85,9 @@ class StoreMove:
     def copy(self, target: Connection, row: int, conversation: ConversationKey) -> Moved:
         """Copy one conversation in a transaction of the target, and compare it with the source.
 
+        If both have the same head, term and tombstone, the result has 0 blocks. Otherwise all blocks and blobs of
+        both are audited, and the keys, the lease and the time of scheduled messages are copied too.
+
         Raises:
             StoreError: a block or a blob of the source is damaged.
             ConflictError: the target has another conversation of that name, or other blocks in it.
@@ -200,7 +203,7 @@ class StoreMove:
         )
 
     def copy_values(self, target: Connection) -> None:
-        """Copy the versions of bundles, and count the harnesses on from those of the file."""
+        """Add missing versions of bundles to the target, and raise its number of harnesses to that of the file."""
         for key, value in self.source.execute(_META).fetchall():
             if key.startswith(VERSIONS):
                 bundle = key.removeprefix(VERSIONS)

@@ -219,7 +219,11 @@ class PostgresServer:
 
 
 def _split_schema(url: str) -> tuple[str, str]:
-    """Return the URL without the parameter `schema`, and the schema."""
+    """Return the URL without the parameter `schema`, and the schema; `DEFAULT_SCHEMA` if the URL has none.
+
+    Raises:
+        StoreError: the schema is empty, longer than 63 bytes, or a name that PostgreSQL reserves.
+    """
     address, _, options = url.partition("?")
     query = parse_qsl(options, keep_blank_values=True)
     schemas = [value for key, value in query if key == "schema"]
@@ -258,7 +262,11 @@ def is_conflict(error: psycopg.Error) -> bool:
 
 
 def store_error(name: str, error: psycopg.Error) -> StoreError:
-    """Convert an error of the database to a StoreError that says what happened and what to do."""
+    """Convert an error of the database to a StoreError that explains the cause and the remedy.
+
+    It is a StoreBusy if the server cannot be reached or another process held a lock for too long, a StoreFull if its
+    disk is full, and a StoreFailed if its disk failed.
+    """
     text = " ".join(str(error).split())
     state = error.sqlstate or _state_of_refusal(text)
     if state in _ADVICE:
@@ -353,7 +361,11 @@ class PostgresReaders:
         return self._retry(lambda connection: connection.transact(work, _BEGIN_READING))
 
     def _retry(self, work: Callable[[PostgresConnection], T]) -> T:
-        """Run `work` and return its result; if the server cannot be reached, it is tried for `RECONNECT_SECONDS`."""
+        """Run `work` and return its result; if the server cannot be reached, it is tried for `RECONNECT_SECONDS`.
+
+        Raises:
+            StoreError: another error occurred, or the server could not be reached in that time.
+        """
         deadline = time.monotonic() + RECONNECT_SECONDS
         pause = FIRST_PAUSE
         while True:
@@ -367,6 +379,7 @@ class PostgresReaders:
             pause = min(2 * pause, LAST_PAUSE)
 
     def _attempt(self, work: Callable[[PostgresConnection], T]) -> T:
+        """Run `work` on an idle or new connection and return its result; after an error close the connection."""
         try:
             connection = self._idle.pop()
         except IndexError:

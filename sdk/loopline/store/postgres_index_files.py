@@ -88,7 +88,9 @@ class PostgresIndexFiles:
             connection.close()
 
     def fetch(self, name: str, path: Path) -> bool:
-        """Write the file with this name to a new path; return False if there is none, or if it is damaged.
+        """Write the file with this name to a new path, and mark it as used now.
+
+        Return False if it is not stored or is damaged; then the path does not exist.
 
         Raises:
             StoreError: the database cannot be read.
@@ -100,7 +102,10 @@ class PostgresIndexFiles:
         return is_whole
 
     def share(self, name: str, path: Path) -> None:
-        """Store the file at the path under this name, in place of an earlier one; if the files exceed their limit together, remove those that were used longest ago.
+        """Store the file at the path under this name, in place of an earlier file.
+
+        A file of more than `LARGEST_BYTES` is not stored, and a warning is logged. If the files exceed their limit
+        together, those that were used longest ago are removed.
 
         Raises:
             StoreError: the database cannot be written.
@@ -111,6 +116,7 @@ class PostgresIndexFiles:
             return
 
         def store(connection: PostgresConnection) -> None:
+            """Replace the file and its parts, and remove the files used longest ago that exceed the limit."""
             connection.execute(_REMOVE, {"pattern": name})
             digest = sha256()
             with path.open("rb") as file:
@@ -141,6 +147,7 @@ class PostgresIndexFiles:
 
 
 def _create_tables(connection: PostgresConnection) -> None:
+    """Create the tables for the files if they do not exist, under a lock of the database."""
     exists = connection.execute("SELECT to_regclass('index_parts') IS NOT NULL").fetchall()
     if exists == [(True,)]:
         return
@@ -150,7 +157,10 @@ def _create_tables(connection: PostgresConnection) -> None:
 
 
 def _write_parts(connection: PostgresConnection, name: str, path: Path) -> bool:
-    """Write the parts of a file to the path; return False if there is none, or if they are damaged."""
+    """Write the parts of a file to the path; return False if it is not stored.
+
+    If its parts are damaged, log a warning, remove the file at the path and return False.
+    """
     row = connection.execute(_FIND, {"name": name}).fetchone()
     if row is None or not 0 < row[1] <= LARGEST_BYTES:
         return False

@@ -100,6 +100,7 @@ class PostgresSession:
         return bool(is_free)
 
     def _do(self, job: _Job) -> None:
+        """Run the job on the thread, started if needed, and block until it is done; raise the error of the job."""
         if self._thread is None:
             self._thread = Thread(target=self._run, name="loopline-session", daemon=True)
             self._thread.start()
@@ -119,6 +120,10 @@ class PostgresSession:
         connection.execute("SELECT pg_advisory_unlock(%(space)s::int4, %(number)s::int4)", keys)
 
     def _run(self) -> None:
+        """Connect, lock the numbers and run jobs until the session is closed; connect again after a lost connection.
+
+        If that fails for longer than `RECONNECT_SECONDS`, and after the end, waiting jobs fail with a StoreError.
+        """
         pause = FIRST_PAUSE
         lost_at = time.monotonic()
         while not self._closed:
@@ -145,7 +150,11 @@ class PostgresSession:
             self._jobs.get()[1].put(error)
 
     def _follow(self, connection: PostgresConnection) -> None:
-        """Run jobs until the connection is lost or the session is closed."""
+        """Run jobs until the session is closed; a job that meets a lost connection fails with StoreBusy.
+
+        Raises:
+            psycopg.Error: the connection was lost.
+        """
         while not self._closed:
             while not self._jobs.empty():
                 job, outcome = self._jobs.get()
@@ -194,6 +203,7 @@ class PostgresLeases(RenewedLeases[PostgresCommit]):
             await self._release(conversation, lease.term)
 
     async def _release(self, conversation: ConversationKey, term: int) -> None:
+        """End the lease of that term if this process still has it; if the store fails, the lease expires."""
         group = self._group_commit()
         release = partial(
             group.writer.release, conversation=conversation, term=term, number=self._number
@@ -203,6 +213,11 @@ class PostgresLeases(RenewedLeases[PostgresCommit]):
             await finish(asyncio.ensure_future(group.write(conversation, release)))
 
     async def _acquire(self, conversation: ConversationKey, *, wait: bool) -> Lease:
+        """Claim the lease, and poll until that succeeds; take it over if its owner's process has ended.
+
+        Raises:
+            ConflictError: `wait` is False, and the process of another runner is alive and has the lease.
+        """
         pause = FIRST_POLL_SECONDS
         watched = LeaseOwner()
         absent_since: float | None = None
@@ -234,6 +249,7 @@ class PostgresLeases(RenewedLeases[PostgresCommit]):
     async def _claim(
         self, conversation: ConversationKey, silent: LeaseOwner | None
     ) -> int | LeaseOwner:
+        """Claim the lease for this process; return the new term, or the owner of a valid lease."""
         group = self._group_commit()
         number = await self.number()
         claim = PostgresClaim(number=number, seconds=self._seconds, silent=silent)
@@ -241,7 +257,7 @@ class PostgresLeases(RenewedLeases[PostgresCommit]):
         return await group.write(conversation, work)
 
     async def number(self) -> int:
-        """Return the number of this process on the store, which it locks as long as it is alive."""
+        """Return the number of this process on the store; the first call takes it and locks it in the session."""
         async with self._numbering:
             if not self._number:
                 group = self._group_commit()

@@ -106,10 +106,10 @@ class PostgresLog(DatabaseLog[PostgresCommit]):
     async def move_from(
         self, path: Path, blobs: BlobStore, on_moved: Callable[[Moved], object]
     ) -> None:
-        """Copy the store in that SQLite file, whose blobs are in `blobs`, into this one.
+        """Copy the store in that SQLite file, with the blobs in `blobs`, into this store.
 
-        Each conversation is copied in one transaction, and every block and blob is checked; then `on_moved` is called on
-        the event loop. What was copied before is not copied again.
+        Each conversation is copied in one transaction, and every block and blob is checked; then `on_moved` is called
+        on the event loop. Blocks that were copied before are not copied again.
 
         Raises:
             StoreError: the file cannot be read, or a block of it is damaged.
@@ -119,6 +119,7 @@ class PostgresLog(DatabaseLog[PostgresCommit]):
         thread = self._group_commit().thread
 
         def move() -> None:
+            """Copy the values about the store, and each conversation in its own transaction; report each copy."""
             with closing(open_to_read(path)) as pool, closing(pool.take()) as source:
                 source.execute("BEGIN")
                 moving = StoreMove(path, source, blobs, self._blobs)

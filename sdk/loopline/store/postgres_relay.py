@@ -101,7 +101,10 @@ class PostgresWakeUps:
         self._sending: asyncio.Task[None] | None = None
 
     def wake(self, conversation: ConversationKey) -> None:
-        """Wake the workers for a conversation that has work, soon and without waiting."""
+        """Wake the workers for a conversation that has work, soon and without waiting.
+
+        A name that does not fit into a message is left to the sweep of the workers.
+        """
         key = (conversation.tenant, conversation.project, conversation.user, conversation.name)
         text = dumps([*key])
         if len(text.encode()) <= self._relay.limit_bytes:
@@ -110,6 +113,7 @@ class PostgresWakeUps:
             self._sending = asyncio.create_task(self._send_waiting())
 
     async def _send_waiting(self) -> None:
+        """Publish the waiting wake-ups until none is left; those that cannot be sent are logged and dropped."""
         while self._waiting:
             texts = [*self._waiting]
             self._waiting.clear()

@@ -161,7 +161,10 @@ class PostgresWriter(StoreWriter):
     def write_unlocked(
         self, connection: Connection, batch: Sequence[PendingWrite[Any]]
     ) -> list[PendingWrite[Any]]:
-        """Run these writes in the transaction; return those whose conversation another transaction has locked."""
+        """Run these writes in the transaction, and return the writes that found their conversation locked.
+
+        Each of the other writes stores its own result or refusal.
+        """
         self.newest = None
         locked = self.lock(connection, [write.conversation for write in batch])
         skipped = list[PendingWrite[Any]]()
@@ -336,7 +339,10 @@ class PostgresWriter(StoreWriter):
     ) -> int | LeaseOwner:
         """Start the next term of the conversation and return it, or return the owner of a lease that has not expired.
 
-        Only for a write inside `write_unlocked`.
+        Only for a write inside `write_unlocked`, which writes the lease and the term.
+
+        Raises:
+            StoreError: the conversation was forgotten.
         """
         state = self.states.current(connection, conversation)
         check_not_forgotten(conversation, state.forgotten)
@@ -475,6 +481,14 @@ class PostgresThread(TransactionThread):
     def _commit(
         self, batch: Sequence[PendingWrite[Any]], doubtful: BlockRow | None
     ) -> Sequence[PendingWrite[Any]]:
+        """Run the writes in one transaction and commit it; return the writes that found their conversation locked.
+
+        With `doubtful`, a row of a commit of unknown outcome, the writes are not repeated if that row is stored.
+
+        Raises:
+            _Doubt: the connection was lost during the commit.
+            RowsLocked: the transaction of the doubtful commit may still end.
+        """
         connection = self._connect()
         newest: BlockRow | None = None
         is_sent = False
@@ -626,6 +640,7 @@ class PostgresCommit(CommitQueue[PostgresThread, PostgresWriter]):
         await self.thread.run(partial(run_long, work=work))
 
     def _commit_next(self) -> None:
+        """Have the thread commit the next queued writes, at most `GROUP_LIMIT`, if it is not busy."""
         self._next = None
         if self._busy is not None or not self._queue:
             return
@@ -640,6 +655,10 @@ class PostgresCommit(CommitQueue[PostgresThread, PostgresWriter]):
         done: asyncio.Future[None],
         commit: JobOutcome[Sequence[PendingWrite[Any]]],
     ) -> None:
+        """Report the outcome of a commit to the callers, and begin the next commit.
+
+        Writes that found their conversation locked are queued again, and refused with StoreBusy after their deadline.
+        """
         self._busy = None
         done.set_result(None)
         skipped = {id(write) for part in commit.results for write in part}

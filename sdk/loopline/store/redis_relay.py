@@ -58,6 +58,7 @@ class RedisRelay:
         self._sending = self._open_client(TIMEOUT_SECONDS, retries=1)
 
     def _open_client(self, timeout: float, *, retries: int) -> Redis:
+        """Return a client that connects when it is used; raise StoreError if the options in its URL are not valid."""
         redis: Any = Redis  # not all of its methods have types
         try:
             client: Redis = redis.from_url(

@@ -236,12 +236,12 @@ class BlockFilter:
 
     @property
     def from_end(self) -> bool:
-        """Return whether the blocks are read from the end, without reading those before them."""
+        """Whether the blocks are read from the end, without reading those before them."""
         return self.last is not None and self.limit is None
 
     @property
     def statement(self) -> str:
-        """Return the statement that reads these blocks from one segment of a conversation."""
+        """The statement that reads these blocks from one segment of a conversation."""
         if self.from_end:
             return statements.SELECT_BLOCKS_FROM_END
         if self.turn is not None:
@@ -250,7 +250,7 @@ class BlockFilter:
 
     @property
     def parameters(self) -> dict[str, str | int | None]:
-        """Return the parameters of the statement, without those of the segment."""
+        """The parameters of the statement, without those of the segment."""
         return {"types": dumps([*self.types]) if self.types else None, "turn": self.turn}
 
 
@@ -267,7 +267,7 @@ class ConversationFilter:
 
     @property
     def parameters(self) -> dict[str, str | int | None]:
-        """Return the parameters of `SELECT_SUMMARIES`."""
+        """The parameters of `SELECT_SUMMARIES`."""
         before = self.before
         return {
             "user": self.user,
@@ -361,7 +361,8 @@ class StoreReader:
     ) -> list[Audit]:
         """Audit every conversation, or only `only`, against its chain and against the saved `heads`.
 
-        A conversation in `heads` that the store does not have is reported as removed.
+        A conversation in `heads` that the store does not have is reported as removed. A forgotten conversation is
+        reported without a check, and a conversation without blocks and faults is left out.
         """
         audits = list[Audit]()
         stored = set[ConversationKey]()
@@ -387,7 +388,11 @@ class StoreReader:
     def _check_digests(
         self, rows: _Rows, before: Mapping[int, bytes], conversation: ConversationKey
     ) -> None:
-        """Check the digest of each row; `before` has the digests, by seq, before rows whose previous row was not read."""
+        """Check the digest of each row; `before` has the digests, by seq, before rows without the previous row.
+
+        Raises:
+            StoreError: a row does not match its digest.
+        """
         seq = _find_damage(rows, before)
         if seq is not None:
             raise StoreError(
@@ -397,7 +402,12 @@ class StoreReader:
             )
 
     def _blocks(self, rows: _Rows, conversation: ConversationKey) -> Iterator[Block]:
-        """Convert the rows to blocks."""
+        """Convert the rows to blocks, and read bodies that are stored as blobs.
+
+        Raises:
+            StoreError: a body is not valid, or a blob is missing, damaged, or cannot be read without the blobs of the
+                store.
+        """
         moment = EPOCH
         at = 0
         for seq, turn, round_number, n, ts, term, kind, version, stored, blob, _ in rows:
@@ -529,6 +539,7 @@ def _select_rows(
 def _rows(
     connection: Connection, parts: Sequence[_Part], selection: BlockFilter
 ) -> Iterator[_Rows]:
+    """Yield the rows that match, segment by segment up to the limit; the newest first if read from the end."""
     limit = selection.last if selection.from_end else selection.limit
     remaining = _NO_LIMIT if limit is None else limit
     for owner, after, until in reversed(parts) if selection.from_end else parts:
@@ -560,6 +571,7 @@ def _parts(connection: Connection, conversation: ConversationKey) -> list[_Part]
 
 
 def _summary(row: Sequence[Any]) -> ConversationSummary:
+    """Convert a row of `SELECT_SUMMARY` or `SELECT_SUMMARIES` to a summary."""
     *key, uid, head, turns, title, started, last_active, inherited = row
     return ConversationSummary(
         conversation=key_of(*key),

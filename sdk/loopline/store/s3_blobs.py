@@ -342,6 +342,7 @@ class S3Blobs:
         return current
 
     def _announcement(self) -> _Announcement:
+        """Read the announcement of the running collection; return an empty one if there has been no collection."""
         try:
             stored_object = obstore.get(self._store, _COLLECTION)
             lines = bytes(stored_object.bytes()).decode(errors="replace").splitlines()
@@ -459,6 +460,7 @@ def _is_blob(path: str) -> bool:
 
 
 def _store_error(where: str, error: Exception) -> StoreError:
+    """Convert the error to StoreError if S3 refused access or a setting is invalid, to StoreFailed otherwise."""
     # The messages of the library can be long and may quote the answer of the server.
     reason = " ".join(str(error).partition("Debug source")[0].split())[:300]
     match error:

@@ -98,7 +98,11 @@ class SqlLog(DatabaseLog[GroupCommit]):
         await in_thread(partial(back_up, self._path, self._blobs, target, blobs))
 
     async def check(self) -> None:
-        """Check that the file exists, that its disk has not failed, and that another file can be opened."""
+        """Check that the file exists, that its disk has not failed, and that another file can be opened.
+
+        Raises:
+            StoreError: a check failed, or the log is closed or read-only.
+        """
         group = self._group_commit()
         check_descriptors(self._path)
         group.thread.check_file()

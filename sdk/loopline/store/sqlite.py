@@ -237,6 +237,7 @@ def write_pool(path: Path) -> ConnectionPool:
 
 
 def _connect(path: Path, mode: str, pragmas: Iterable[str]) -> Connection:
+    """Open a connection in autocommit mode, set the pragmas, and call the functions in `on_connect`."""
     connection = sqlite3.connect(
         f"{path.as_uri()}?mode={mode}",
         uri=True,
@@ -256,6 +257,11 @@ def _connect(path: Path, mode: str, pragmas: Iterable[str]) -> Connection:
 
 
 def _connect_to_write(path: Path) -> Connection:
+    """Open a connection that writes through a write-ahead log, and create the file if it does not exist.
+
+    Raises:
+        StoreError: a write-ahead log is not possible there.
+    """
     pragmas = (
         *(() if FULL_SYNC is None else ("fullfsync = ON",)),  # SQLite syncs too, at checkpoints
         "synchronous = NORMAL",
@@ -276,7 +282,11 @@ def _connect_to_write(path: Path) -> Connection:
 
 
 def vacuum_into(path: Path, target: Path) -> None:
-    """Copy the present state of the database to a new file, in one transaction."""
+    """Copy the present state of the database to a new file, in one transaction.
+
+    Raises:
+        StoreError: the database cannot be read, or the target cannot be written.
+    """
     create_private(target)
     connection = _connect(path, "rw", ())
     try:
@@ -318,6 +328,7 @@ class LogFile:
         self.is_followed = True
 
     def _open(self) -> None:
+        """Open the log if it is closed or was replaced, close it if it was removed; raise OSError if that fails."""
         try:
             stat = self._path.stat()
         except FileNotFoundError:
@@ -368,7 +379,10 @@ def begin_at_once(connection: Connection) -> bool:
 
 
 def retry_while_busy(work: Callable[[], T], seconds: float = BUSY_SECONDS) -> T:
-    """Run `work`, and retry it for at most `seconds` while another process locks the file."""
+    """Run `work`, and retry it for at most `seconds` while another process locks the file; return its result.
+
+    An error of another kind, and the last error after that time, are raised unchanged.
+    """
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -380,7 +394,11 @@ def retry_while_busy(work: Callable[[], T], seconds: float = BUSY_SECONDS) -> T:
 
 
 def store_error(path: Path, error: Exception) -> StoreError:
-    """Convert an error of the database or the file to a StoreError that says what happened and what to do."""
+    """Convert an error of the database or the file to a StoreError that explains the cause and the remedy.
+
+    It is a StoreBusy for a lock or too many open files, a StoreFull without room, and a StoreFailed if the disk
+    failed.
+    """
     code = _code(error)
     if code & 0xFF in _BUSY:
         return StoreBusy(

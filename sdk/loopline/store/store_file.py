@@ -200,6 +200,11 @@ def idle_stamp(path: Path) -> IdleStamp | None:
 
 
 def _is_empty(path: Path, pool: sqlite.ConnectionPool) -> bool:
+    """Return whether the file does not contain tables yet; retry while another process locks it.
+
+    Raises:
+        StoreError: it is a folder, it cannot be read, or it belongs to another program.
+    """
     if path.is_dir():
         raise StoreError(f"{path} is a folder: name a file in it")
     sqlite.file_id(path)
@@ -211,6 +216,8 @@ def _is_empty(path: Path, pool: sqlite.ConnectionPool) -> bool:
 
 
 def _create(path: Path, pool: sqlite.ConnectionPool) -> None:
+    """Create the file and its tables if another process has not done so; raise StoreError if that fails."""
+
     def create_if_empty(connection: sqlite.Connection) -> None:
         if is_empty(connection, path):
             create(connection)
@@ -257,8 +264,11 @@ def _copy(
 ) -> set[str]:
     """Copy the database, and then the blobs that the copy references; return the names of these blobs.
 
-    If a conversation is forgotten after the database was copied, its blobs may be gone while the copy references them.
-    The database is then copied again; each further copy has few additional blobs.
+    If a conversation is forgotten after the database was copied, its blobs may be gone while the copy references
+    them. The database is then copied again; each further copy has few additional blobs.
+
+    Raises:
+        StoreError: a referenced blob cannot be read, or `COPY_ATTEMPTS` copies were not enough.
     """
     for _ in range(COPY_ATTEMPTS):
         unfinished.unlink(missing_ok=True)

@@ -141,6 +141,7 @@ def _tell(
     on_done: Callable[[JobOutcome[T]], object],
     outcome: JobOutcome[T],
 ) -> None:
+    """Have the event loop call `on_done` with the outcome; a closed loop is ignored."""
     with suppress(RuntimeError):  # the loop was closed
         loop.call_soon_threadsafe(on_done, outcome)
 
@@ -296,6 +297,12 @@ class LogSync:
         self._thread.submit(self._sync, self._end)
 
     def _sync(self) -> None:
+        """Sync the log to the disk, after it was opened again if it was replaced; this blocks.
+
+        Raises:
+            StoreFailed: the disk fails, or has failed before; the first failure is logged.
+            StoreError: the log cannot be opened.
+        """
         if not self._failure:
             self._open()
             try:
@@ -309,7 +316,11 @@ class LogSync:
             raise StoreFailed(f"{self._failure}; {_STORED}: {_AFTER_A_FAILURE}")
 
     def _open(self) -> None:
-        """Open the log if it was replaced; retry for `OPEN_SECONDS` if that fails."""
+        """Open the log if it was replaced; retry for `OPEN_SECONDS` if that fails.
+
+        Raises:
+            StoreError: the log cannot be opened in that time, or the store is being closed.
+        """
         deadline = time.monotonic() + OPEN_SECONDS
         while True:
             try:
@@ -321,6 +332,7 @@ class LogSync:
                     ) from error
 
     def _end(self, outcome: JobOutcome[None]) -> None:
+        """Resolve the future of the sync that ended, and start the next sync if one was requested."""
         waiter = self.running
         self.running = None
         if self._next is not None:
@@ -370,7 +382,11 @@ class WriterThread(TransactionThread):
     def commit_at_once(self, work: Callable[[Connection], T]) -> list[T]:
         """Run `work` in one transaction on the calling thread, without waiting, if the write lock is free.
 
-        Return a list with its result, or an empty list if another thread or process is writing. Check `is_idle` first.
+        Return a list with its result, or an empty list if another thread or process is writing. Check `is_idle`
+        first.
+
+        Raises:
+            StoreError: the transaction failed and was rolled back; an error of `work` is raised unchanged.
         """
         if not self._in_use.acquire(blocking=False):
             return []
@@ -405,6 +421,7 @@ class WriterThread(TransactionThread):
         results: list[T] = []
 
         def read(connection: Connection) -> bool:
+            """Add the result of `work` in a read transaction to `results`, and return True."""
             connection.execute("BEGIN")
             try:
                 results.append(work(connection))
@@ -415,7 +432,13 @@ class WriterThread(TransactionThread):
         return results if self.check_at_once(read) else []
 
     def transact(self, work: Callable[[Connection], T]) -> T:
-        """Run `work` in one transaction with the write lock and return its result; only inside a job of the thread."""
+        """Run `work` in one transaction with the write lock and return its result; only inside a job of the thread.
+
+        It waits for the lock for `BUSY_SECONDS`. After an error the transaction is rolled back.
+
+        Raises:
+            StoreError: the database failed, the lock was not free in time, or the file was replaced.
+        """
         try:
             connection = self._connect()
             sqlite.retry_while_busy(
@@ -455,6 +478,13 @@ class WriterThread(TransactionThread):
         return pages, moved
 
     def _commit(self, connection: Connection, work: Callable[[Connection], T]) -> T:
+        """Run `work`, commit and return its result; after many new rows have the thread checkpoint the log.
+
+        A commit of more than `SLOW_SECONDS` keeps the event loop from committing for `PAUSE` times that time.
+
+        Raises:
+            StoreError: the file was removed or replaced; the transaction is not committed.
+        """
         result = work(connection)
         self.check_file()  # a commit to a deleted file would be lost
         start = time.monotonic()
@@ -502,6 +532,7 @@ class WriterThread(TransactionThread):
             raise
 
     def _connect(self) -> Connection:
+        """Return the open connection, or open one after a check that the file is still the same."""
         connection = self._connection
         if connection is None:
             self.check_file()  # SQLite would create a missing file

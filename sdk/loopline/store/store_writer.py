@@ -229,6 +229,7 @@ class _PendingRows:
     appends: list[_Parameters] = field(default_factory=list[_Parameters])
 
     def write(self, connection: Connection) -> None:
+        """Write the rows, the blocks first, and forget them."""
         if self.blocks:
             self.insert_blocks(connection, self.blocks)
             self.blocks.clear()
@@ -322,7 +323,10 @@ class StoreWriter:
     ) -> int | LeaseOwner:
         """Start the next term of the conversation and return it, or return the owner if the claim is not valid.
 
-        Only for a write inside `write`.
+        The lease and the conversation's row are created if they do not exist. Only for a write inside `write`.
+
+        Raises:
+            StoreError: the conversation was forgotten.
         """
         state = self.states.current(connection, conversation)
         log.check_not_forgotten(conversation, state.forgotten)
@@ -359,7 +363,12 @@ class StoreWriter:
     def fork(
         self, connection: Connection, conversation: ConversationKey, fork: ConversationKey, seq: int
     ) -> None:
-        """Create the fork with the conversation's blocks up to `seq`, and repeat marks of imports after it."""
+        """Create the fork with the conversation's blocks up to `seq`, and repeat marks of imports after it.
+
+        Raises:
+            ConflictError: the fork exists, or was forgotten.
+            StoreError: the conversation was forgotten or does not have that seq, or the fork has another owner.
+        """
         self._refresh(connection, [conversation, fork])
         parent = self.states.current(connection, conversation)
         state = self.states.current(connection, fork)
@@ -391,7 +400,10 @@ class StoreWriter:
     ) -> None:
         """Remove a conversation and its child runs, with `cascade` also their forks.
 
-        Tombstones remain, and marks until `finish_forgetting`.
+        Tombstones remain, and marks until `finish_forgetting`. A conversation without blocks is not changed.
+
+        Raises:
+            ConflictError: forks share blocks with it, and `cascade` is False.
         """
         self._refresh(connection, [conversation])
         state = self.states.current(connection, conversation)
@@ -422,6 +434,7 @@ class StoreWriter:
         names = dict[int, str]()
 
         def visit(conversation: int) -> None:
+            """Add the child runs and forks of the conversation to `order`, and then the conversation itself."""
             if conversation in order:
                 return
             for child in _children(connection, conversation):
@@ -481,11 +494,11 @@ class StoreWriter:
         conversation: ConversationKey,
         blocks: Sequence[tuple[Block, EncodedBody]],
     ) -> None:
-        """Create a conversation with these blocks and encoded bodies.
+        """Create a conversation with these blocks and encoded bodies; large bodies are stored as blobs.
 
         Raises:
             ConflictError: the conversation has blocks.
-            StoreError: the blocks exceed the limits.
+            StoreError: the conversation was forgotten, or the blocks exceed the limits.
         """
         self._refresh(connection, [conversation])
         state = self.states.current(connection, conversation)
@@ -533,7 +546,14 @@ class StoreWriter:
     def append(self, connection: Connection, request: AppendRequest) -> list[Block]:
         """Append the entries, and return every block after `seen`; only for a write inside `write`.
 
-        A refusal changes nothing, so that the other writes of the transaction are not affected.
+        A request with a `key` that was used before is not stored again. The rows are written at the end of `write`. A
+        refusal changes no rows, and the other writes of the transaction are not affected.
+
+        Raises:
+            HeadMoved: with `at_head`, there are blocks after `seen`.
+            LeaseLost: the term is not the newest or its conversation was forgotten, or without a term an entry is not
+                from a user.
+            StoreError: the conversation is full, or without a term it was forgotten.
         """
         state = self.states.current(connection, request.conversation)
         log.check_not_forgotten(request.conversation, state.forgotten, request.term)
@@ -660,7 +680,7 @@ def scheduled_key(row: int) -> str:
 
 
 def set_due(connection: Connection, row: int, schedule: Schedule) -> None:
-    """Store the time of the first scheduled message of a conversation, nothing without messages."""
+    """Store the time of the first scheduled message of a conversation; remove it without messages."""
     connection.execute(statements.DELETE_META, {"name": scheduled_key(row)})
     if schedule.due is not None:
         due = {"key": scheduled_key(row), "value": str(milliseconds_of(schedule.due))}

@@ -65,7 +65,10 @@ class Otlp:
             self._outlets.append(_Metrics(resource, self._failure))
 
     def begin(self, turn: ObservedTurn, blocks: Sequence[Block]) -> Callable[[Block], None]:
-        """Return a function that sends the spans of the turn that end with a new block."""
+        """Return a function that sends the spans of the turn that end with a new block.
+
+        The spans that end with the earlier `blocks` are not sent.
+        """
         spans = TurnSpans(turn, content=self._content)
         for block in blocks:
             spans.take(block)
@@ -107,6 +110,7 @@ class _FailureReport:
         self._is_logged = False
 
     def report(self) -> None:
+        """Log the warning at the first call, and return at once at later calls."""
         if not self._is_logged:
             self._is_logged = True
             _logger.warning(
@@ -155,6 +159,7 @@ class _MetricExporter(OTLPMetricExporter):
     def export(
         self, metrics_data: MetricsData, timeout_millis: float | None = 10_000, **kwargs: Any
     ) -> MetricExportResult:
+        """Send the metrics without the SDK's own log messages, and return its result; report the first failure."""
         sdk: Any = super()  # its method has no type annotations
         with _quiet():
             sent: MetricExportResult = sdk.export(metrics_data, timeout_millis, **kwargs)
@@ -250,6 +255,7 @@ class _Metrics:
                 pass
 
     def _record_usage(self, span: FinishedSpan, dimensions: dict[str, Any]) -> None:
+        """Record the input and output tokens and the cost of a span, if it has them."""
         if spans.INPUT_TOKENS not in span.attributes:
             return  # its usage is unknown
         for kind, name in (("input", spans.INPUT_TOKENS), ("output", spans.OUTPUT_TOKENS)):

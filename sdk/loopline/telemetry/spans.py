@@ -189,6 +189,7 @@ class TurnSpans:
         return [replace(span, attributes={**span.attributes, OUTPUT_MESSAGES: dumps([message])})]
 
     def _take(self, block: timeline.Block, body: SpanBody) -> Sequence[FinishedSpan]:
+        """Return the spans that end with this block, and keep its times, inputs and arguments for later spans."""
         match body:
             case (
                 timeline.TurnHeader() | timeline.ToolPending()
@@ -250,6 +251,10 @@ class TurnSpans:
         | timeline.ModelOverflowed
         | timeline.Notice,
     ) -> Sequence[FinishedSpan]:
+        """Start a request with a round, or end it with its reply or as failed; return the spans that end.
+
+        With `content`, the span of a reply is kept back until its parts are known.
+        """
         match body:
             case timeline.RoundStart(model=model, purpose=purpose):
                 unfinished = self._give_up(block, CUT_OFF)
@@ -278,7 +283,7 @@ class TurnSpans:
     def _take_auxiliary(
         self, block: timeline.Block, body: timeline.ToolsSelected | timeline.RangeSummary
     ) -> Sequence[FinishedSpan]:
-        """Return the span of a request outside the rounds; its only block was written when it ended."""
+        """Return the span of a request outside the rounds, written as one block at its end; none without a model."""
         if not body.model:
             return ()
         start = block.ts - timedelta(milliseconds=body.elapsed_ms)
@@ -293,6 +298,7 @@ class TurnSpans:
     def _chat(
         self, end: timeline.Block, attributes: Mapping[str, Value], error: str = ""
     ) -> Sequence[FinishedSpan]:
+        """End the open request at the block `end`, and return its span; an empty sequence if no request is open."""
         if self._round is None:
             return ()
         request = self._round
@@ -302,6 +308,7 @@ class TurnSpans:
     def _request(
         self, request: _Request, end: timeline.Block, attributes: Mapping[str, Value], error: str
     ) -> FinishedSpan:
+        """Return the `chat` span of a request, internal for a local model, and failed if `error` is not empty."""
         provider, model = _model(request.model)
         messages = {INPUT_MESSAGES: request.messages} if request.messages else {}
         return self._span(
@@ -355,6 +362,10 @@ class TurnSpans:
         )
 
     def _invoke_agent(self, end: timeline.Block, exit_: timeline.Exit) -> FinishedSpan:
+        """Return the span of the turn with its usage and cost; its parent is the call that started a child run.
+
+        It is failed for the exit reasons in `FAILED`. The prompt and the answer are included only with `content`.
+        """
         turn = self._turn
         header = turn.header
         caller = self.of.caller
@@ -427,6 +438,7 @@ def _reply(
     | timeline.RangeSummary,
     stop_reason: str,
 ) -> dict[str, Value]:
+    """Return the attributes of a reply: model and usage, cost if known, and the finish reason if not empty."""
     usage = body.usage
     attributes: dict[str, Value] = {
         RESPONSE_MODEL: _model(body.model)[1],

@@ -52,7 +52,7 @@ class FakeClock:
         await asyncio.sleep(0)
 
     def advance(self, seconds: float) -> None:
-        """Advance the clock by so many seconds."""
+        """Advance the clock by this number of seconds; alarms that are due ring in the order of their times."""
         start, began = self._now, self._elapsed
         until = began + max(seconds, 0.0)
         while due := [alarm for alarm in self._alarms if alarm.at <= until]:
@@ -65,7 +65,7 @@ class FakeClock:
         self._now = start + timedelta(seconds=seconds)
 
     def alarm(self, seconds: float, ring: Callable[[], None]) -> FakeAlarm:
-        """Call `ring` once so many seconds have passed."""
+        """Call `ring` once this number of seconds has passed; return the alarm, which can be cancelled."""
         alarm = FakeAlarm(self._elapsed + max(seconds, 0.0), ring, self._alarms)
         self._alarms.append(alarm)
         return alarm

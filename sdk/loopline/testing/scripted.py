@@ -138,11 +138,13 @@ class ScriptedModel:
         self._overrun = ""
 
     async def stream(self, prompt: models.Prompt) -> AsyncIterator[models.TextDelta | models.Reply]:
-        """Yield the next entry of the script, in the protocol in force.
+        """Add the prompt to `requests`, and yield the text and the reply of the next entry, in the prompt's protocol.
+
+        A `Fail` with an exception raises that exception.
 
         Raises:
             ScriptError: the script has ended.
-            ModelError: the entry is `Fail`, or the script has no entry for this purpose.
+            ModelError: the entry is a `Fail` with a text, or the script has no entry for this purpose.
         """
         self.requests.append(prompt)
         line = await self._next(prompt)
@@ -163,15 +165,15 @@ class ScriptedModel:
                 yield reply
 
     def use_clock(self, clock: Clock) -> None:
-        """Use the harness's clock, unless the model has its own."""
+        """Use the harness's clock if the model does not have a clock yet."""
         self._clock = self._clock or clock
 
     async def close(self, *, failed: bool) -> None:
         """Check that the script was read to its end, when the harness closes.
 
         Raises:
-            ScriptError: the script was read beyond its end, or entries are left. Not if the harness
-                `failed`: its own error is reported then.
+            ScriptError: the script was read beyond its end, or entries are left and the model is `strict`. Not if the
+                harness `failed`: its own error is reported then.
         """
         if self._overrun and not failed:
             raise ScriptError(self._overrun)
@@ -179,6 +181,7 @@ class ScriptedModel:
             raise ScriptError(f"{len(self._script)} entries of the script were not read")
 
     async def _next(self, prompt: models.Prompt) -> Say | Raw | Refuse | Fail:
+        """Return the next entry; a str or a call becomes a `Say`, and each `Wait` before it sleeps on the clock."""
         while True:
             line = self._entry(prompt)
             match line:
@@ -192,6 +195,12 @@ class ScriptedModel:
                     return line
 
     def _entry(self, prompt: models.Prompt) -> Line:
+        """Remove and return the next entry of the script for this purpose; a function is called with the prompt.
+
+        Raises:
+            ModelError: the script of an auxiliary purpose is missing or has ended.
+            ScriptError: the script has ended, or a function returned an invalid entry.
+        """
         script = self._script
         if prompt.purpose in ("summary", "selection", "title", "search", "lesson"):
             script = self._aux.get(prompt.purpose, [])
@@ -212,6 +221,7 @@ class ScriptedModel:
 
 
 def _check_script(entries: Sequence[object]) -> None:
+    """Raise a ScriptError for a script that is a str, or an entry that is not a `Line` and not callable."""
     if isinstance(entries, str):
         raise ScriptError(f"the script is a text: write it as a list, [{entries[:40]!r}]")
     for entry in entries:
@@ -234,6 +244,7 @@ def _by_tool(say: Say, prompt: models.Prompt) -> Say:
 
 
 def _reply(say: Say, decision_protocol: DecisionProtocol) -> models.Reply:
+    """Render the text or the calls in the protocol; the stop reason is "tool_use" with calls, otherwise "stop"."""
     if say.calls:
         message = decision_protocol.render_calls(say.text, say.calls)
     else:

@@ -46,7 +46,11 @@ class ApprovalRules:
         self._blocks = UserBlocks(log, [ApprovalRule.type])
 
     async def of(self, conversation: ConversationKey, now: datetime) -> list[GrantedRule]:
-        """Return the rules that count in a conversation at a time, oldest first."""
+        """Return the rules that count in a conversation at a time, oldest first.
+
+        These are the rules of the scope "user", and those recorded in this conversation. Revoked rules and rules that
+        have expired are left out.
+        """
         newest: dict[str, tuple[ConversationKey, Block, ApprovalRule]] = {}
         here = set[str]()
         blocks = await self._blocks.of_user(
@@ -95,7 +99,10 @@ class ApprovalRules:
     async def _find_origin(
         self, conversation: ConversationKey, rule: GrantedRule
     ) -> ConversationKey:
-        """Return the conversation that granted a rule. Its forks have the rule too, and may be forgotten before it."""
+        """Return the conversation that granted a rule; the conversation that the rule names if its block is not found.
+
+        Its forks have the rule too, and may be forgotten before it.
+        """
         blocks = await self._blocks.of_user(
             user=conversation.user, project=conversation.project, tenant=conversation.tenant
         )
@@ -108,6 +115,7 @@ class ApprovalRules:
 
 
 def _granted(key: ConversationKey, block: Block, rule: ApprovalRule) -> GrantedRule:
+    """Combine a rule with the conversation, turn and time of the block that recorded it."""
     return GrantedRule(
         rule_id=rule.rule_id,
         tool=rule.tool,

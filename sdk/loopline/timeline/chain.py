@@ -104,7 +104,8 @@ class Audit:
 def audit(conversation: ConversationKey, links: Sequence[Link], head: Head | None) -> Audit:
     """Audit a conversation with these links, in order; `head` is an earlier head that was saved outside the store.
 
-    Only a `head` reveals blocks that were cut off at the end, or a chain that was rewritten.
+    Only a `head` reveals blocks that were cut off at the end, or a chain that was rewritten. It is compared only if
+    the chain itself is consistent. At most `FAULT_LIMIT` faults are returned.
     """
     last = Head(seq=links[-1].seq, digest=links[-1].digest) if links else Head()
     faults = _Search(links).faults()
@@ -114,7 +115,7 @@ def audit(conversation: ConversationKey, links: Sequence[Link], head: Head | Non
 
 
 def block_link(block: Block, digest: bytes = START) -> Link:
-    """Return the link of a block, with its stored digest."""
+    """Return the link of a block: its position, the sha256 of its encoded body, and `digest` as its stored digest."""
     kind, version, stored = encode(block.body)
     ts = milliseconds_of(block.ts)
     position = position_bytes(
@@ -132,6 +133,7 @@ def digests(blocks: Iterable[Block], before: bytes = START) -> Iterator[bytes]:
 
 
 def _head_faults(links: Sequence[Link], head: Head) -> list[Fault]:
+    """Compare consistent links with a saved head; return one `cut` or `rewritten` fault, none if they agree."""
     if len(links) < head.seq:
         text = f"blocks {len(links) + 1} to {head.seq} were cut off"
         return [Fault(seq=len(links) + 1, kind="cut", text=text)]
@@ -175,6 +177,7 @@ class _Search:
         self._faults.append(Fault(seq=seq, kind=kind, text=text))
 
     def _report_missing(self) -> None:
+        """Report the block of this position as moved if it is stored at another seq, otherwise as removed."""
         moved = self._find_written()
         if moved is None:
             self._add_fault(self._position, "removed", f"block {self._position} is missing")
@@ -199,7 +202,7 @@ class _Search:
         self._pass(link)
 
     def _diagnose(self, link: Link) -> None:
-        """Report why the digest of the block does not fit this position."""
+        """Report a block with a digest that does not fit this position as changed, removed, moved or inserted."""
         match = self._find_written()
         after = self._links_left.get(link.seq + 1)
         if match is None:

@@ -46,7 +46,7 @@ _COURSE = BodyUnion[CourseBody](CourseBody)
 
 
 async def open_timeline(log: TimelineLog, conversation: ConversationKey) -> Timeline:
-    """Open a conversation from its newest checkpoint, or in full without one.
+    """Open a conversation from its newest checkpoint, or in full without one or if it covers unknown types of blocks.
 
     The folds are those of the full conversation. `History` reads the blocks that the timeline does not have.
     """
@@ -168,6 +168,11 @@ class _CarriedBlocks:
             self._take_carried(block, body)
 
     def _take_carried(self, block: Block, body: CarriedBody) -> None:
+        """Fold plans, sources, texts, imports, feedback, settings and files; note the seqs that must be carried.
+
+        A tool result is carried only if it shows the same text under several refs of knowledge. Of the headers with a
+        knowledge space only the newest is carried.
+        """
         match body:
             case Plan(snapshot=snapshot):
                 self.plans.take(snapshot)
@@ -265,7 +270,10 @@ class History:
         self._timeline = timeline
 
     async def full(self) -> Timeline:
-        """Return the timeline of all blocks."""
+        """Return the timeline of all blocks up to the present seq.
+
+        The first call reads the log if the timeline has a base; later calls extend the cached timeline.
+        """
         timeline = self._timeline
         if not timeline.base.covers:
             return timeline

@@ -45,7 +45,8 @@ def find(text: str, *, newest: int) -> list[Citation]:
     """Find the citations of a text outside code; ranges end at most at `newest`, the highest sid.
 
     Code is as in CommonMark: fences of backticks or tildes, also inside list items, and spans between equal runs
-    of backticks within one paragraph. An indented block does not count as code here.
+    of backticks within one paragraph. An indented block does not count as code here. A token of more than
+    `TOKEN_LIMIT` characters, or beyond `SID_LIMIT` sids in the text, is plain text.
     """
     if "[[" not in text:
         return []
@@ -129,6 +130,7 @@ class Resolver:
         return self._release(self._scanner.close())
 
     def _release(self, citations: Sequence[Citation]) -> str:
+        """Return the text that was settled since the last call, with marks for its `citations`."""
         start = self._from
         end = self._scanner.settled
         if start == end:
@@ -229,6 +231,10 @@ class _Scanner:
     # At the beginning of a line, or of the content of a list item.
 
     def _indent(self, text: str, at: int) -> int:
+        """Skip whitespace before the content of a line, and count its column; return the next index.
+
+        A blank line ends the paragraph outside of fences.
+        """
         match text[at]:
             case " ":
                 run = _SPACES.match(text, at)
@@ -253,6 +259,10 @@ class _Scanner:
         return at + 1
 
     def _begin_content(self, char: str) -> None:
+        """Select the state for the first character after the indent: a run, fenced text, or a possible marker.
+
+        A fence ends if the line is indented less than the content of the fence's list item.
+        """
         fence = self._fence
         if fence and self._column < fence.column:
             self._end_fence()
@@ -268,6 +278,7 @@ class _Scanner:
             self._step = self._marker
 
     def _marker(self, text: str, at: int) -> int:
+        """Read a possible marker of a list item or a heading; a marker ends the paragraph, other text does not."""
         char = text[at]
         if char in "#-+*.)0123456789" and len(self._head) <= 10:
             self._head += char
@@ -292,6 +303,7 @@ class _Scanner:
     # Inside a line.
 
     def _text(self, text: str, at: int) -> int | None:
+        """Read plain text, or one special character; return the next index, None if a token may be incomplete."""
         plain = _PLAIN.match(text, at)
         if plain and plain.end() > at:
             self._escaped = False
@@ -310,6 +322,10 @@ class _Scanner:
         return at + 1
 
     def _bracket(self, text: str, at: int) -> int | None:
+        """Read the token that starts here and return its end; if this is not a token, return the next index.
+
+        Return None if more text may complete a token. A token that exceeds the sum of `SID_LIMIT` sids is plain text.
+        """
         self._escaped = False
         brackets = _BRACKETS.match(text, at)
         end = brackets.end() if brackets else at
@@ -352,6 +368,7 @@ class _Scanner:
         self._step = self._run
 
     def _run(self, text: str, at: int) -> int:
+        """Count the characters of the current run; end the run if a different character follows in the piece."""
         run = _RUNS[self._mark].match(text, at)
         end = run.end() if run else at
         self._length += end - at
@@ -360,6 +377,7 @@ class _Scanner:
         return end
 
     def _end_run(self) -> None:
+        """Decide if the run opens a fence, may close the open fence, or is part of a code span; set the state."""
         length = self._length
         self._length = 0
         run = _Run(self._run_at, length, length - self._escaped)
@@ -376,6 +394,7 @@ class _Scanner:
             self._step = self._pass
 
     def _closing(self, text: str, at: int) -> int:
+        """Read the line after a run that may close the fence; the fence ends if only whitespace follows the run."""
         match text[at]:
             case " " | "\t" | "\r":
                 return at + 1
@@ -400,6 +419,7 @@ class _Scanner:
             self._fence = None
 
     def _confirm_no_fence(self) -> None:
+        """Treat a line of backticks that might have opened a fence as text, and take the tokens after it."""
         if self._opening:
             opening = self._opening
             self._opening = None
@@ -412,6 +432,7 @@ class _Scanner:
     # Deciding between code and text.
 
     def _backticks(self, run: _Run) -> None:
+        """Close the code span that this run ends and drop its tokens, or store the run; ignore runs of tildes."""
         if self._mark == "~":
             return
         if self._runs and run.length == self._runs[0].opens:
@@ -422,6 +443,7 @@ class _Scanner:
             self._limit_span(self._runs)
 
     def _take(self, token: Citation) -> None:
+        """Store a token as undecided while it may be in the line of a fence or a code span, otherwise as decided."""
         if self._opening:
             self._info.append(token)
             self._limit_span(self._info)
@@ -438,6 +460,7 @@ class _Scanner:
             self._settle()
 
     def _settle(self) -> None:
+        """End the paragraph: decide its tokens that are not in a code span, and drop those in code spans."""
         code = _spans(self._runs)
         starts = [start for start, _ in code]
         for token in self._tokens:
@@ -449,6 +472,10 @@ class _Scanner:
 
 
 def _spans(runs: Sequence[_Run]) -> list[tuple[int, int]]:
+    """Return the start of each code span and the start of the run that closes it, in order.
+
+    A run is text if no later run has the length that it `opens`.
+    """
     indexes: dict[int, list[int]] = {}
     for index, run in enumerate(runs):
         indexes.setdefault(run.length, []).append(index)
@@ -465,6 +492,7 @@ def _spans(runs: Sequence[_Run]) -> list[tuple[int, int]]:
 
 
 def _numbers(items: str, newest: int) -> Iterator[int]:
+    """Yield the sids in the items of a token; a range ends at most at `newest`, but always has its lower number."""
     if items.isdigit():
         yield int(items)
         return
@@ -503,6 +531,10 @@ def renumber(text: str, numbers: Mapping[int, int]) -> str:
 
 
 def _rewrite(text: str, numbers: Mapping[int, int], write: Callable[[str], str]) -> str:
+    """Replace each token outside code by `write` of its mapped numbers, joined by commas; other numbers are dropped.
+
+    Tokens without a mapped number, and tokens in code, become unbound. The text is unchanged if `numbers` is empty.
+    """
     if not numbers:
         return text
     tokens = _UNBOUND.sub("[", text)

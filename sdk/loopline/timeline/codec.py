@@ -74,7 +74,11 @@ class ShortStart(Struct, frozen=True, omit_defaults=True, gc=False):
 
     @classmethod
     def of(cls, start: RoundStart) -> ShortStart:
-        """Convert a `RoundStart` to its stored form."""
+        """Convert a `RoundStart` to its stored form, with its digests packed in base64.
+
+        Raises:
+            TypeError: `elapsed_ms` is a text.
+        """
         return cls(
             StartValues(
                 saw=start.saw,
@@ -265,6 +269,7 @@ def decode_full(stored_type: str, stored: str) -> Body:
 
 
 def _decode_with(read: Callable[[str | bytes], Body], stored: str | bytes) -> Body:
+    """Call the reader; a RecursionError (nested too deep) or MsgspecError of the reader is raised as a ValueError."""
     try:
         return read(stored)
     except RecursionError as error:
@@ -380,6 +385,7 @@ class _Plan(Struct, frozen=True):
 
 @cache
 def _plan(kind: type[Struct]) -> _Plan:
+    """Compute the `_Plan` of a type from its type hints and defaults, and those of its nested structs; cached."""
     hints = get_type_hints(kind)
     defaults = [(field.name, field.default) for field in structs.fields(kind)]
     inner: dict[str, list[_Plan]] = {}
@@ -469,6 +475,7 @@ def _as_read(value: S) -> S:
 
 
 def _every_field(value: object) -> object:
+    """Convert structs to dicts with every field and tuples to lists, recursively; return other values unchanged."""
     match value:
         case Struct():
             return {name: _every_field(getattr(value, name)) for name in value.__struct_fields__}
@@ -524,6 +531,11 @@ def _encode_short(body: RoundStart) -> tuple[str, int, str]:
 
 
 def _encode_unknown(body: Unknown) -> tuple[str, int, str]:
+    """Encode an unknown body for `encode_checked`, as it was stored.
+
+    Raises:
+        UnsoundBody: its type and version are known, or its text is not valid UTF-8 or nested deeper than `MAX_DEPTH`.
+    """
     encoded = kind, version, stored = encode(body)
     try:
         again = decode(kind, version, stored)
@@ -589,6 +601,7 @@ def block_document(block: Block) -> JsonObject:
     """Return a block as a JSON object with its position, its ref, and its body with every field.
 
     A body of an unknown type also has its stored text in `stored`, if encoding the parsed JSON would give another text.
+    If that text is not valid JSON, `body` is None.
     """
     stored = encode_full(block.body)
     body = _parse_json(stored)
@@ -621,7 +634,7 @@ def to_utc(moment: datetime) -> datetime:
 
 
 def iso_time(moment: datetime) -> str:
-    """Return the time in UTC to the millisecond, such as `2026-03-21T10:00:00.000Z`."""
+    """Format a time, which must be in UTC, to the millisecond (rounded down), such as `2026-03-21T10:00:00.000Z`."""
     return moment.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
 
 

@@ -26,7 +26,10 @@ class FeedbackEntry:
     feedback: Feedback
 
     def line(self) -> str:
-        """Render the feedback in one line, such as `turn_3 not_ok (user): too long`."""
+        """Render the feedback in one line, such as `turn_3 not_ok (user): too long`, with its confidence if known.
+
+        A text of more than `TEXT_LIMIT` characters is truncated and followed by the ref of the block.
+        """
         origin = self.feedback.origin
         confidence = self.feedback.confidence
         text = " ".join(self.feedback.text.split())

@@ -126,12 +126,13 @@ class TimelineLog(Protocol):
         Raises:
             HeadMoved: with `at_head`, there are blocks after `seen`.
             UnsoundBody: a body would not decode to the same body.
-            LeaseLost: the term is not the newest, or without a term an entry is not from a user.
+            LeaseLost: the term is not the newest, or without a term an entry is not from a user. With a term also if the
+                conversation was forgotten.
             StoreBusy: another process locked the store for too long, or too many files are open.
             StoreFull: the disk is full.
             StoreFailed: the disk failed; or it failed to sync since the log was opened, and an entry must survive a
                 power loss.
-            StoreError: the conversation is full, and an entry would start a turn or a round.
+            StoreError: the conversation was forgotten, or it is full and an entry would start a turn or a round.
         """
         ...
 
@@ -163,6 +164,7 @@ class TimelineLog(Protocol):
 
         Raises:
             ConflictError: `wait` is False and another runner has the lease.
+            StoreError: the conversation was forgotten.
         """
         ...
 
@@ -233,7 +235,7 @@ class TimelineLog(Protocol):
         Raises:
             UnsoundBody: a body would not decode to the same body.
             ConflictError: a conversation with that name exists.
-            StoreError: the conversation is longer than this store allows; nothing was stored.
+            StoreError: the conversation is longer than this store allows, or its name was forgotten.
         """
         ...
 
@@ -245,8 +247,8 @@ class TimelineLog(Protocol):
         was marked after `seq`, the fork starts with the same mark.
 
         Raises:
-            ConflictError: the fork exists.
-            StoreError: the conversation does not have that seq, or the fork has another owner.
+            ConflictError: the fork exists or was forgotten.
+            StoreError: the conversation does not have that seq or was forgotten, or the fork has another owner.
         """
         ...
 
@@ -341,7 +343,7 @@ def check_fork(
 
 
 def check_forget(conversation: ConversationKey, forks: Sequence[str]) -> None:
-    """Check that a conversation may be forgotten; `forks` are the forks that share blocks with it.
+    """Check that a conversation may be forgotten; `forks` are the names of the forks that share blocks with it.
 
     Raises:
         ConflictError: there are forks.
@@ -545,7 +547,10 @@ class UserBlocks:
     async def of_user(
         self, *, user: str, project: str, tenant: str
     ) -> list[tuple[ConversationKey, Block]]:
-        """Return the blocks in all conversations of a user, each with its conversation."""
+        """Return the blocks in all conversations of a user, each with its conversation; child runs are left out.
+
+        The most recently active conversation comes first; the blocks of a conversation are in the order of its log.
+        """
         summaries = await self._log.conversations(user=user, project=project, tenant=tenant)
         return [
             (summary.conversation, block)
@@ -554,6 +559,10 @@ class UserBlocks:
         ]
 
     async def _of_conversation(self, summary: ConversationSummary) -> Sequence[Block]:
+        """Return the blocks of a conversation, oldest first; only blocks after the last call are read from the log.
+
+        All blocks before the newest import are left out.
+        """
         key = summary.conversation
         kept = self._read.get(key)
         if kept is None or kept.uid != summary.uid:

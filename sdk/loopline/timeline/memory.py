@@ -67,7 +67,10 @@ class MemoryLog:
         key: str = "",
         at_head: bool = False,
     ) -> Sequence[Block]:
-        """Append the entries, and return every block after `seen`."""
+        """Append the entries, and return every block after `seen`; the errors are those of `TimelineLog.append`.
+
+        If there are no entries, or the `key` was used before, the blocks are only read.
+        """
         if not entries:
             return await self.read(conversation, after=seen)
         now = self._clock.now()
@@ -98,6 +101,7 @@ class MemoryLog:
         term: int,
         now: datetime,
     ) -> None:
+        """Append the encoded entries as blocks, without checks; update the turn, the counts and the size in bytes."""
         if NEW_TURN in map(_TURN, entries):
             stored.turns += 1
         total = stored.size.bytes
@@ -135,7 +139,10 @@ class MemoryLog:
         last: int | None = None,
         also: Sequence[int] = (),
     ) -> Sequence[Block]:
-        """Return the blocks after `after`."""
+        """Return the blocks after `after` that the filters select, in order; none if the conversation does not exist.
+
+        The blocks of `also` that are not after `after` come first.
+        """
         stored = self._conversations.get(conversation)
         all_blocks = stored.blocks if stored else []
         before = [
@@ -155,7 +162,12 @@ class MemoryLog:
     async def lease(
         self, conversation: ConversationKey, *, wait: bool = True
     ) -> AsyncGenerator[int, None]:
-        """Hold the lease of the conversation until the context is left."""
+        """Hold the lease of the conversation until the context is left; give its term, one higher than the last term.
+
+        Raises:
+            ConflictError: `wait` is False and another task has the lease.
+            StoreError: the conversation was forgotten.
+        """
         lock = self._running.setdefault(conversation, asyncio.Lock())
         if not wait and lock.locked():
             raise ConflictError(f"conversation {conversation.name!r} is being run already")
@@ -179,7 +191,10 @@ class MemoryLog:
         before: datetime | None = None,
         limit: int | None = None,
     ) -> Sequence[ConversationSummary]:
-        """Return the conversations that match, the most recently active first."""
+        """Return the conversations that match, the most recently active first, at most `limit`.
+
+        Child runs are left out. `after` and `before` are exclusive bounds of the last activity.
+        """
         summaries = [
             _summary(c, stored)
             for c, stored in self._conversations.items()
@@ -196,7 +211,10 @@ class MemoryLog:
         return summaries[:limit]
 
     async def unfinished(self) -> Sequence[ConversationSummary]:
-        """Return the conversations that may have an unfinished turn, the most recently active first."""
+        """Return the conversations that may have an unfinished turn, the most recently active first.
+
+        Child runs, and conversations that never had a lease in this log, are left out.
+        """
         summaries = await self.conversations()
         return [
             summary
@@ -206,7 +224,10 @@ class MemoryLog:
         ]
 
     async def scheduled(self) -> Sequence[tuple[ConversationKey, datetime]]:
-        """Return the conversations with scheduled messages, each with the time of its first message, earliest first."""
+        """Return the conversations with scheduled messages, each with the time of its first message, earliest first.
+
+        Messages that a fork inherits, and those before an import, are left out.
+        """
         found = list[tuple[ConversationKey, datetime]]()
         for key, stored in self._conversations.items():
             inherited = max(stored.shows.values(), default=0)
@@ -246,7 +267,13 @@ class MemoryLog:
         return tuple(self._versions.get(bundle, ()))
 
     async def restore(self, conversation: ConversationKey, blocks: Sequence[Block]) -> None:
-        """Create a conversation from blocks of another log."""
+        """Create a conversation from blocks of another log, which must not be empty.
+
+        Raises:
+            UnsoundBody: a body would not decode to the same body.
+            ConflictError: a conversation with that name exists.
+            StoreError: the name was forgotten, or the conversation exceeds the limits.
+        """
         texts = [text for _, _, text in (encode_checked(block.body) for block in blocks)]
         sizes = list(accumulate(len(text.encode()) for text in texts))
         log.check_not_forgotten(conversation, self._forgotten.get(conversation))
@@ -272,7 +299,12 @@ class MemoryLog:
         self._terms[conversation] = max(self._terms[conversation], newest)
 
     async def fork(self, conversation: ConversationKey, fork: ConversationKey, seq: int) -> None:
-        """Create a fork with the blocks up to `seq`."""
+        """Create a fork with the blocks up to `seq`, followed by the marks of imports after `seq`.
+
+        Raises:
+            ConflictError: the fork exists or was forgotten.
+            StoreError: the conversation does not have that seq or was forgotten, or the fork has another owner.
+        """
         log.check_not_forgotten(conversation, self._forgotten.get(conversation))
         stored = self._conversations.get(conversation)
         is_taken = fork in self._conversations or fork in self._forgotten
@@ -301,7 +333,13 @@ class MemoryLog:
                 )
 
     async def forget(self, conversation: ConversationKey, *, cascade: bool = False) -> None:
-        """Remove a conversation and its child runs permanently."""
+        """Remove a conversation and its child runs permanently, with `cascade` also its forks.
+
+        A conversation that does not exist is ignored.
+
+        Raises:
+            ConflictError: forks share blocks with it, and `cascade` is False.
+        """
         if conversation not in self._conversations:
             return
         doomed, forks = self._find_forgettable(conversation)
@@ -379,6 +417,7 @@ def _find_last_ended_turn(stored: _StoredConversation) -> int:
 
 
 def _summary(conversation: ConversationKey, stored: _StoredConversation) -> ConversationSummary:
+    """Return the summary of a conversation; `inherited` is the last seq that it shares with another, or 0."""
     return ConversationSummary(
         conversation=conversation,
         uid=stored.uid,

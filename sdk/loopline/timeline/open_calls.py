@@ -19,7 +19,10 @@ _NO = frozenset({"no", "n", "false", "deny", "denied", "reject", "rejected"})
 
 
 def read_approval(value: Json) -> bool | None:
-    """Return whether an answer says yes, or None if it says neither yes nor no."""
+    """Return whether an answer says yes, or None if it says neither yes nor no.
+
+    An answer is a bool, `{"approved": bool}`, or a word such as "yes", "ok", "no" or "deny" in upper or lower case.
+    """
     match value:
         case bool(approved) | {"approved": bool(approved)}:
             return approved
@@ -47,8 +50,9 @@ def edited_arguments(value: Json) -> JsonObject | None:
 def approvals_of(answers: Iterable[bodies.UserAnswer]) -> list[bodies.UserAnswer]:
     """Return the approvals that count among the answers to a call, oldest first, at most one of each person.
 
-    The first of them has the arguments that were edited last. An approval without arguments approves those; one with other
-    arguments takes the place of all earlier ones, because nobody else has approved these.
+    The first of them has the arguments that were edited last. An approval without arguments approves those. An
+    approval with other arguments replaces all earlier approvals, because these people have not approved the new
+    arguments.
     """
     approvals = list[bodies.UserAnswer]()
     for answer in answers:
@@ -210,7 +214,10 @@ class BackgroundWork:
     imported: set[str] = field(default_factory=set[str])
 
     def take(self, block: Block, body: BackgroundBody) -> None:
-        """Fold one block with its body."""
+        """Fold the start, the result or the stop of a background call, or an import.
+
+        An import adds all calls without a result to `imported`. Other events are ignored.
+        """
         match body:
             case bodies.CustomEvent(name=name, data=data, call_id=call_id):
                 if name == bodies.BACKGROUND_STARTED:

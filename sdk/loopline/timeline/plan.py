@@ -143,7 +143,10 @@ class Plans(Struct):
     _ended_ids: dict[str, None] = {}
 
     def take(self, snapshot: PlanSnapshot) -> None:
-        """Fold one more snapshot."""
+        """Fold one more snapshot: it becomes the newest of its plan, and its plan the last changed; count a new plan.
+
+        If a limit is exceeded, the open or the closed plan that was changed longest ago is dropped.
+        """
         plan_id = snapshot.plan_id
         if self.latest.pop(plan_id, None) is None and snapshot.is_new:
             self.started += 1
@@ -188,6 +191,8 @@ def fold(snapshots: Iterable[PlanSnapshot]) -> Plans:
 def new(plans: Plans, plan_id: str, steps: Sequence[str], moment: Moment) -> list[PlanSnapshot]:
     """Return the snapshots that start a plan and make it the current plan.
 
+    The first snapshot demotes the present current plan, if there is such a plan.
+
     Raises:
         ToolError: there are no steps, or one of them is empty.
     """
@@ -196,6 +201,8 @@ def new(plans: Plans, plan_id: str, steps: Sequence[str], moment: Moment) -> lis
 
 def activate(plans: Plans, plan_id: str, moment: Moment) -> list[PlanSnapshot]:
     """Return the snapshots that make an open plan the current plan; none if it is current.
+
+    The first snapshot demotes the present current plan, if there is such a plan.
 
     Raises:
         ToolError: no open plan has that id.
@@ -275,7 +282,8 @@ def acknowledge(plan: PlanSnapshot, notes: str, moment: Moment) -> PlanSnapshot 
 def split_marks(text: str, steps: int) -> tuple[str, str]:
     """Split an answer into its leading acknowledgements, which are notes, and the remaining text.
 
-    A line such as `✓ 12 tests pass` is not an acknowledgement here, since the number is a count.
+    Without leading acknowledgements the notes are empty and the text is unchanged. A line such as
+    `✓ 12 tests pass` is not an acknowledgement here, since the number is a count.
     """
     lines = text.splitlines(keepends=True)
     count = 0
@@ -314,7 +322,7 @@ def history(plans: Plans, limit: int | None = None) -> str:
 
 
 def plan_line(plan: PlanSnapshot) -> str:
-    """Return one line with the plan's id, status, steps and ref."""
+    """Return one line with the plan's id, status, ref, and the first `LINE_LIMIT` characters of its steps."""
     steps = " ".join(
         plan.line(number, LINE_LIMIT) for number in range(1, len(plan.steps) + 1)[:LINE_LIMIT]
     )
@@ -335,6 +343,7 @@ def _head(plan: PlanSnapshot) -> str:
 
 
 def _new_snapshot(plan_id: str, steps: Sequence[str], moment: Moment) -> PlanSnapshot:
+    """Return the first snapshot of a plan, with stripped steps; raise a ToolError for a blank step or zero steps."""
     if not steps or any(not step.strip() for step in steps):
         raise ToolError("a plan needs steps, each a description: steps=['look', 'answer']")
     return PlanSnapshot(
@@ -359,6 +368,11 @@ def _demote(plans: Plans, moment: Moment) -> list[PlanSnapshot]:
 
 
 def _open_plan(plans: Plans, plan_id: str) -> PlanSnapshot:
+    """Return the open plan with that id.
+
+    Raises:
+        ToolError: the plan is unknown or not open; the message names the last `NAMED_LIMIT` open plans.
+    """
     plan = plans.latest.get(plan_id)
     if plan is None or not plan.open:
         ids = [plan.plan_id for plan in plans.open_plans[-NAMED_LIMIT:]]

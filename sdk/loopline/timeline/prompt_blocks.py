@@ -244,6 +244,7 @@ def summary_text(summary: RangeSummary) -> str:
 
 
 def _lines(summary: RangeSummary) -> Iterator[str]:
+    """Yield the heading with the turns, the text, each non-empty section, and the counts of dropped lines."""
     end = ", in part" if summary.split else ""
     first = turn_id(summary.first_turn)
     last = turn_id(summary.last_turn)

@@ -122,7 +122,7 @@ class Recorder:
         Raises:
             LooplineError: the turn has ended.
             UnsoundBody: a body would not decode to the same body; nothing was recorded.
-            LeaseLost: another runner has taken over the conversation.
+            LeaseLost: another runner has taken over the conversation, or the turn was handed over.
         """
         return await self.record_from(lambda _: bodies)
 
@@ -150,7 +150,8 @@ class Recorder:
     ) -> Sequence[Block]:
         """Record the bodies that `make` returns; `make` is called with the timeline directly before the append.
 
-        The bodies of `outside` are appended behind them, as blocks of the turn that belong to no round.
+        The bodies of `outside` are appended after them, as blocks of the turn that belong to no round. Other errors
+        are those of `record`.
 
         Raises:
             HeadMoved: with `at_head`, the log has blocks that are not folded yet; nothing was recorded.
@@ -251,7 +252,7 @@ class Recorder:
                 self.on_stop()
 
     async def child_turn(self, name: str) -> Turn:
-        """Read the child run of that name, and return the state of its turn."""
+        """Read the child run of that name, and return the state of its turn; an empty state if it does not exist."""
         turn = Turn(1)
         for block in await self._log.read(structs.replace(self.conversation, name=name)):
             turn.take(block)
@@ -297,6 +298,16 @@ class Recorder:
         *,
         at_head: bool,
     ) -> Sequence[Block]:
+        """Append the bodies of `make` and `outside` and fold all new blocks; return only the blocks of these bodies.
+
+        A header that differs from the recorded header is appended first, the first header with the foreword. Without
+        entries the log is not called. A cancellation is raised after the log has been read again.
+
+        Raises:
+            LeaseLost: the turn was handed over, or another runner has taken over the conversation.
+            LooplineError: the turn has ended.
+            HeadMoved: with `at_head`, the log has blocks that are not folded yet.
+        """
         if self._is_handed_over:
             raise self._create_handover_error()
         if self.turn.exit is not None:
@@ -333,6 +344,7 @@ class Recorder:
         self._fold(await self._log.read(self.conversation, after=self.timeline.seq))
 
     def _fold(self, blocks: Sequence[Block]) -> None:
+        """Fold the blocks, call the listener for each, and pass the blocks of other producers to `_pass_on`."""
         self._read_at = (
             time.monotonic()
         )  # not the port's clock: other processes use the time of this machine

@@ -70,7 +70,7 @@ class CostSummary:
 def request_cost(block: Block) -> RequestCost | None:
     """Return the cost of the request that this block records, None for other blocks.
 
-    A child run is counted once, in the block of its end.
+    A child run is counted once, in the block of its end. A decision, summary or lesson without a request gives None.
     """
     body = block.body
     if not _PRICED.has(body):
@@ -98,6 +98,7 @@ def request_cost(block: Block) -> RequestCost | None:
 def _price_request(
     block: Block, purpose: CostPurpose, model: str, usage: Usage, cost: float | None
 ) -> RequestCost:
+    """Return the cost of a request; if `cost` is None, use today's price of the model, None if that is unknown."""
     price = find_model_facts(model).price if cost is None else None
     return RequestCost(
         block=block,

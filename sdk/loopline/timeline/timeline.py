@@ -137,7 +137,7 @@ class FileTree(Struct):
     _totals: dict[int, int] = {}
 
     def take(self, block: Block, body: FileBody) -> None:
-        """Fold one more block."""
+        """Add a version of a file, remove a file, or add the refs of pulled files; the sums of sizes are updated."""
         match body:
             case FileAdded(area=area, path=path, version=version, size=size):
                 self._remove(area, block.turn, path)
@@ -374,7 +374,7 @@ class Timeline:
         return [file for _, file in _FILES.among(files)]
 
     def find_attachments(self, number: int) -> list[UserAttachment]:
-        """Return the files that the user attached in that turn, in order."""
+        """Return the files that the user attached in that turn, in order; empty if the timeline does not have it."""
         return [file for block, file in _FILES.among(self.blocks) if block.turn == number]
 
     def find(self, ref: Ref) -> Block | None:
@@ -419,7 +419,10 @@ class Timeline:
         return self.files_at(number).files.get(ref.path)
 
     def files_at(self, number: int) -> FileTree:
-        """Return the files as they were at the end of that turn, or now for the last turn."""
+        """Return the files as they were at the end of that turn, or now for the last turn.
+
+        The files of an earlier turn are computed from all blocks at each call.
+        """
         if number >= max(self._turns, default=0):
             return self.files
         tree = FileTree()
@@ -454,6 +457,7 @@ class Timeline:
                 fold(self, block, body)
 
     def _fold_course(self, block: Block, body: CourseBody) -> None:
+        """Fold tool calls, checkpoints, imports, requests that were too long, decisions, headers and exits."""
         match body:
             case ToolCalled():
                 self.calls += 1
@@ -502,7 +506,7 @@ class Timeline:
         self.knowledge[:] = trusted
 
     def _fold_sent(self, block: Block, body: SentBody) -> None:
-        """Fold inputs, the rounds that take them, settings, and background calls."""
+        """Fold inputs and recalls, the rounds that take inputs, settings, schedules, and background calls."""
         match body:
             case RoundStart():
                 self._fold_round(block, body)
@@ -523,6 +527,10 @@ class Timeline:
                 self.schedule_seq = block.seq
 
     def _fold_round(self, block: Block, start: RoundStart) -> None:
+        """Remove the inputs that the round takes from `pending`; store its request and its new system and tool texts.
+
+        A round without a model is not stored as a request. If it takes a steer, the turn stores its number of rounds.
+        """
         if start.takes:
             inputs = [self.pending.pop(seq, None) for seq in start.takes]
             if any(taken is not None and isinstance(taken.body, UserSteer) for taken in inputs):
@@ -542,6 +550,7 @@ class Timeline:
             self.tool_texts[start.tools_sha256] = start.tools
 
     def _fold_content(self, block: Block, body: HeldBody) -> None:
+        """Fold results, plans, sources, texts, artifacts, feedback, files, and the first body of an unknown type."""
         match body:
             case ToolResult(shows=shows):
                 self.shown_texts.update(shows)
@@ -576,7 +585,10 @@ _TREE = BodyUnion[TreeBody](TreeBody)
 
 
 def take_file(tree: FileTree, block: Block) -> None:
-    """Fold one more block into a tree of files; blocks of other types change nothing."""
+    """Fold one more block into a tree of files; blocks of other types change nothing.
+
+    The header of a turn that starts without files removes the files of earlier turns.
+    """
     body = block.body
     if not _TREE.has(body):
         return

@@ -165,6 +165,7 @@ class Turn(Struct):
             fold(self, block, body)
 
     def _take_course(self, block: Block, body: CourseBody) -> None:
+        """Fold the prompt, retries, headers, round starts, decisions, notices, and requests that were too long."""
         match body:
             case RoundStart():
                 self.open_round = body
@@ -196,6 +197,10 @@ class Turn(Struct):
             self.elapsed_seconds = body.elapsed_ms / 1000
 
     def _decide(self, decision: Decision) -> None:
+        """Close the open round, clear the notice codes, and add the usage and cost.
+
+        With the purpose "decision" it is also counted as a round, and as malformed or cut off if its reply was.
+        """
         self.open_round = None
         self.stop_reason = decision.stop_reason
         self.notice_codes.clear()
@@ -208,6 +213,10 @@ class Turn(Struct):
             self.batches.append(Batch())
 
     def _take_spent(self, _: Block, body: SpentBody) -> None:
+        """Add the usage and cost of a selection, summary, search, child run or failed model.
+
+        The selected tools, the child run, and after a refusal the index of the next model are stored.
+        """
         match body:
             case ToolsSelected(usage=usage, cost=cost):
                 self.selected = body
@@ -229,6 +238,10 @@ class Turn(Struct):
             self.cost = (self.cost or 0.0) + cost
 
     def _take_act(self, block: Block, body: ActBody) -> None:
+        """Fold a call of the model, its start, pause or result, or the user's answer to it.
+
+        Calls are counted by tool, calls that failed by the digest of tool and arguments.
+        """
         match body:
             case ToolCalled(call_id=call_id):
                 self.open_calls[call_id] = body
@@ -253,7 +266,10 @@ class Turn(Struct):
                 self._take_answer(block, body)
 
     def _take_pending(self, block: Block, body: ToolPending) -> None:
-        """Have a call wait; an answer that it has got is that to its question before."""
+        """Mark a call as waiting for an answer; the waiting calls keep the order of the open calls and steps.
+
+        An answer that the call already has becomes the answer to its earlier question.
+        """
         pending = {**self.pending, body.call_id: body}
         order = (*self.open_calls, *(step.call_id for step in self.open_steps.values()))
         self.pending = {key: pending[key] for key in order if key in pending}
@@ -265,7 +281,10 @@ class Turn(Struct):
         self._use_measured_time(block, body)
 
     def _take_answer(self, block: Block, body: UserAnswer) -> None:
-        """Store the answer that decides about a pending call; a call that is running receives its answer directly."""
+        """Store the answer that decides about a pending call; a call that is running receives its answer directly.
+
+        An answer to a call that is not pending, or that has been decided, is ignored.
+        """
         call_id = body.call_id
         pending = self.pending.get(call_id)
         if pending is None or call_id in self.answers:
@@ -302,6 +321,7 @@ class Turn(Struct):
         self.failure_counts[digest] = self.failure_counts.get(digest, 0) + 1
 
     def _take_end(self, _: Block, body: EndBody) -> None:
+        """Store a draft, a completion, the exit or a stop; discard the answers that tools of the last round gave."""
         self.tool_answers.clear()
         match body:
             case Draft():
@@ -401,7 +421,8 @@ class Turn(Struct):
     def waiting_call(self, call_id: str) -> ToolCalled:
         """Return the open call of that id; for the agents of a step, a call `workflow.run` with the name of the step.
 
-        If the user or a guard has changed its arguments, it has the changed ones.
+        If the user or a guard has changed its arguments, it has the changed arguments. The id must be of an open call
+        or step.
         """
         call = self.open_calls.get(call_id)
         started = self.started.get(call_id)
@@ -454,7 +475,10 @@ class OverflowLessons:
         self.estimate: int = 0
 
     def take(self, block: Block, body: ModelOverflowed | RoundStart | Decision) -> None:
-        """Fold one more block."""
+        """Store the estimate of a request or the lesson of a refused request.
+
+        A decision drops the lesson of its model if the request was larger than the lesson allows.
+        """
         match body:
             case RoundStart(tokens=tokens):
                 self.estimate = tokens

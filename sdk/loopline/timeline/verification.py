@@ -155,7 +155,8 @@ class _Text:
 def _sentences(answer: str, newest: int) -> Iterator[_Sentence]:
     """Yield the sentences of the answer without tokens, each with the sids of its tokens.
 
-    A token after the end of a sentence, on the same line, belongs to that sentence.
+    A token after the end of a sentence, on the same line, belongs to that sentence. Fenced code, and parts without a
+    word, are left out.
     """
     prose = citations.prose(answer)
     tokens = citations.find(answer, newest=newest)
@@ -205,6 +206,7 @@ def _owner(token: Citation, spans: Sequence[tuple[int, int]], bare: str) -> int:
 
 
 def _compare(sentence: _Sentence, texts: Mapping[int, Sequence[_Text]]) -> CitedSentence:
+    """Return the overlap of a sentence with each source that it cites, and with all; unknown sids are left out."""
     sids = tuple(sid for sid in sentence.sids if sid in texts)
     read = _Text.of(sentence.text)
     return CitedSentence(
@@ -216,6 +218,10 @@ def _compare(sentence: _Sentence, texts: Mapping[int, Sequence[_Text]]) -> Cited
 
 
 def _overlap(sentence: _Text, texts: Sequence[_Text]) -> Overlap:
+    """Return the overlap of a sentence with all texts together: shared word stems, longest run, missing numbers.
+
+    The support is `no text kept` if the texts have zero words. A sentence without content words has a share of 0.
+    """
     content = {_stem(term) for term in sentence.words if _is_content(term)}
     terms = {_stem(term) for text in texts for term in text.words}
     share = len(content & terms) / len(content) if content else 0.0
@@ -233,6 +239,7 @@ def _support(share: float, run: int, missing: Sequence[str]) -> Support:
 
 
 def _longest_run(sentence: Sequence[str], text: Iterable[str]) -> int:
+    """Return the number of words in the longest sequence of consecutive words that both texts contain, or 0."""
     positions: dict[str, list[int]] = {}
     for position, term in enumerate(sentence):
         positions.setdefault(term, []).append(position)

@@ -84,6 +84,7 @@ def check_names(path: str, text: str) -> str:
 
 
 def _path_problem(path: str, names: list[str]) -> str:
+    """Return the first reason why the path or one of its names is not allowed; empty if the path is allowed."""
     if path.startswith("/"):
         return "it is absolute; write files/<path> or outputs/<path>"
     if len(names) > MAX_DEPTH:
@@ -99,6 +100,7 @@ def _path_problem(path: str, names: list[str]) -> str:
 
 
 def _name_problem(name: str) -> str:
+    """Return why a name is not allowed (missing, `.`, `..`, over 255 bytes, reserved by Git), or an empty text."""
     if name in ("", ".", ".."):
         return f"{name!r} is not a name of a file or a folder"
     if len(name.encode()) > NAME_BYTES:

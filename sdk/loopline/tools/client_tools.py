@@ -61,7 +61,7 @@ class RequestTool(RerunnableTool):
             raise ToolError(f"{self.spec.name}: {error}") from error
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """Have the call wait for its result from the client, also after a crash, because the client may still send it."""
+        """Raise AskUser for the client, also after a crash, because the client may still send the result."""
         del call
         raise AskUser.for_client(self.spec.name, arguments, self._tool.result)
 

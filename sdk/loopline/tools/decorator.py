@@ -67,6 +67,7 @@ def tool(
     """
 
     def decorate(function: Callable[P, R]) -> ToolFunction[P, R]:
+        """Make the tool; raise a BundleError with file and line if the function or an option is not valid."""
         source = source_function(function)
         problem = (
             _effect_problem(effect or "exclusive", key)
@@ -94,7 +95,7 @@ def tool(
 
 
 def _approve_problem(approve: object, people: int) -> str:
-    """Return what is wrong with the values of `approve` and `people`, empty if nothing is."""
+    """Return the problem of the values of `approve` and `people`; "" if they are valid."""
     if people < 1 or (people > 1 and not approve):
         return f"has people={people}: it must be 1, or more together with approve"
     if isinstance(approve, bool):
@@ -117,7 +118,7 @@ _NO_CODE = frozenset(
 def _client_problem(
     function: FunctionType, reconcile: Callable[..., Any] | None, *, is_client: bool
 ) -> str:
-    """Return what is wrong with a function whose calls the client runs, empty if nothing is."""
+    """Return the problem of a tool with `client=True` that has code or `reconcile`; "" if it is valid."""
     if not is_client:
         return ""
     if reconcile is not None:
@@ -138,7 +139,7 @@ def _client_problem(
 
 
 def _background_problem(background: object, effect: Effect | None, *, is_client: bool) -> str:
-    """Return what is wrong with the value of `background`, empty if nothing is."""
+    """Return the problem of the value of `background`, also with the client or the effect "meta"; "" if it is valid."""
     if not isinstance(background, bool):
         return f"has background={background!r}: it must be True or False"
     if background and is_client:
@@ -149,6 +150,7 @@ def _background_problem(background: object, effect: Effect | None, *, is_client:
 
 
 def _effect_problem(effect: str, key: str) -> str:
+    """Return the problem if the effect is unknown, or if its calls cannot have a key; otherwise ""."""
     if effect not in EFFECTS:
         nearest = nearest_first(effect, EFFECTS)[0]
         return f"has the effect {effect!r}, nearest is {nearest!r}: one of {', '.join(EFFECTS)}"
@@ -158,6 +160,7 @@ def _effect_problem(effect: str, key: str) -> str:
 
 
 def _function_problem(function: FunctionType) -> str:
+    """Return the problem of a generator, a missing docstring, or a parameter without name or type; otherwise ""."""
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         return "is a generator: return the whole value"
     if not inspect.getdoc(function):
@@ -171,7 +174,11 @@ def _function_problem(function: FunctionType) -> str:
 
 
 def _check_reconcile(function: Callable[..., Any], check: Callable[..., Any] | None) -> None:
-    """Check that the function `reconcile` has only parameters that its tool has."""
+    """Check that the function `reconcile`, if there is one, has only parameters that its tool has.
+
+    Raises:
+        BundleError: it has another parameter; the message has its file and line.
+    """
     if check is None:
         return
     parameters = list(inspect.signature(function).parameters)
@@ -184,6 +191,7 @@ def _check_reconcile(function: Callable[..., Any], check: Callable[..., Any] | N
 
 
 def _key_problem(key: str, signature: inspect.Signature) -> str:
+    """Return the problem of a key that is not a template or names an unknown parameter; otherwise ""."""
     try:
         names = [name for _, name, _, _ in string.Formatter().parse(key) if name is not None]
     except ValueError as error:

@@ -247,7 +247,11 @@ class BoundTool:
         self._validate(arguments)
 
     def key(self, arguments: JsonObject) -> str:
-        """Return the key template filled with the arguments; without a template, the name of the tool."""
+        """Return the key template filled with the arguments; without a template, the name of the tool.
+
+        Raises:
+            ToolError: the tool has a template, and the arguments are invalid.
+        """
         if not self.function.key:
             return self.name
         validated = self._validate(arguments)
@@ -256,7 +260,14 @@ class BoundTool:
         return well_formed(self.function.key.format_map(values))
 
     async def reconcile(self, arguments: JsonObject, call: ToolInvocation) -> Outcome | None:
-        """Call the function `reconcile` of the tool; return None if the tool has none, or it returns None."""
+        """Call the function `reconcile` of the tool; return None if the tool has none, or it returns None.
+
+        A call that the client runs waits for the client again. Exceptions of the function are raised unchanged.
+
+        Raises:
+            AskUser: the client runs the call.
+            BundleError: the value that `reconcile` returned cannot be converted.
+        """
         check = self.function.reconcile
         if self.function.client:
             return await self.run(arguments, call)
@@ -301,7 +312,11 @@ class BoundTool:
         return self._add_changes(self._convert(returned), call)
 
     def _add_changes(self, outcome: Outcome, call: ToolInvocation) -> Outcome:
-        """Return the outcome together with the changes that the function made in the workspace."""
+        """Return the outcome together with the changes that the function made in the workspace.
+
+        Raises:
+            ToolError: there are changes or files, and the tool has the effect "read".
+        """
         # Only the context gives access to the workspace; without one, it need not be made.
         has_context = bool(self.function.parameters.contexts)
         changes = call.context.workspace.changes if has_context else ()
@@ -314,6 +329,7 @@ class BoundTool:
         return structs.replace(outcome, files=(*changes, *outcome.files))
 
     def _validate(self, arguments: JsonObject) -> BaseModel:
+        """Return the validated arguments as a pydantic model; raise a ToolError that names each invalid argument."""
         try:
             validator = self.function.parameters.model.__pydantic_validator__
             validated: BaseModel = validator.validate_python(arguments)
@@ -333,7 +349,11 @@ class BoundTool:
         return ToolError(well_formed(f"{self.name}: {problems}"))
 
     def _values(self, arguments: JsonObject, call: ToolInvocation) -> dict[str, Any]:
-        """Return the values for the function's parameters, without those for which its default is used."""
+        """Return the values for the function's parameters, without those for which its default is used.
+
+        Raises:
+            ToolError: an argument is invalid.
+        """
         parameters = self.function.parameters
         validated = self._validate(arguments)
         values = {
@@ -362,6 +382,7 @@ class BoundTool:
         return fault
 
     def _convert(self, returned: object) -> Outcome:
+        """Convert the return value to an outcome; raise a ToolError that names the fault if it is not allowed."""
         try:
             return _convert(returned)
         except Exception as error:
@@ -424,7 +445,7 @@ class WatchedSteps(Generator[Any, Any, object]):
         return self
 
     def send(self, value: Any, /) -> Any:
-        """Run the next step with the value of the last await."""
+        """Run the next step with the value of the last await; log it if it takes `LONGEST_STEP_SECONDS` or more."""
         began = self._elapsed()
         try:
             return self._coroutine.send(value)
@@ -433,7 +454,7 @@ class WatchedSteps(Generator[Any, Any, object]):
                 self._report(seconds)
 
     def throw(self, typ: Any, val: Any = None, tb: Any = None, /) -> Any:
-        """Run the next step with an exception, such as a cancellation."""
+        """Run the next step with an exception, such as a cancellation; log it like `send`."""
         del val, tb  # `typ` is the exception itself
         began = self._elapsed()
         try:
@@ -443,6 +464,7 @@ class WatchedSteps(Generator[Any, Any, object]):
                 self._report(seconds)
 
     def _report(self, seconds: float) -> None:
+        """Log a warning that the tool blocked the event loop, once for each call."""
         if self._reported:
             return
         self._reported = True
@@ -467,7 +489,8 @@ async def _call(
 ) -> object:
     """Await an async function, or run another function in a thread for tools.
 
-    If the call is cancelled while the thread runs, the thread is passed to `call.on_outlived`.
+    If the thread returns an awaitable, it is awaited. If the call is cancelled while the thread runs, the thread is passed
+    to `call.on_outlived`. Exceptions of the function are raised unchanged.
     """
     if _is_async(function):
         return await WatchedSteps(function(**values), name=name, location=location)
@@ -499,6 +522,13 @@ def _in_thread(function: Callable[..., Any], values: Mapping[str, Any]) -> objec
 
 
 def _convert(returned: object) -> Outcome:
+    """Convert a return value to an outcome: the fields of an `Output`, and any other value as text.
+
+    Raises:
+        TypeError: a source is not a `Source`, or a file not an `OutputFile`.
+        ValueError: a value cannot be converted to JSON.
+        ToolError: the path of a file is not allowed.
+    """
     if not isinstance(returned, Output):
         return Outcome(text=_to_text(returned))
     text: object = returned.text
@@ -518,6 +548,7 @@ def _to_change(file: object) -> FileChange:
 
 
 def _to_text(returned: object) -> str:
+    """Return a text with its lone surrogates escaped, `done` for None, and the JSON of another value."""
     match returned:
         case None:
             return NOTHING
@@ -528,7 +559,7 @@ def _to_text(returned: object) -> str:
 
 
 def _repair_source(source: object) -> Source:
-    """Return the source with lone surrogates in its texts replaced."""
+    """Return the source with lone surrogates in its texts escaped; raise a TypeError for another type."""
     if not isinstance(source, Source):
         raise TypeError(f"the sources of an Output are Source(…), not {source!r}")
     fields = structs.asdict(source).items()

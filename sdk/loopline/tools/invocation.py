@@ -62,7 +62,7 @@ class AskUser(BaseException):
 
     @classmethod
     def for_client(cls, tool: str, arguments: JsonObject, form: Json) -> Self:
-        """Return what a call of a tool that the client runs raises."""
+        """Return the exception for a call of `tool` that the client runs; `form` is the JSON Schema of the result, or None."""
         return cls(f"The client runs {tool} with {dumps(arguments)}.", kind="client", form=form)
 
 
@@ -92,7 +92,10 @@ class CallCache:
     async def outcome(
         self, tool: str, arguments: JsonObject, run: Callable[[], Awaitable[Outcome]]
     ) -> Outcome:
-        """Return the outcome of an equal call, waiting for it if it is running; without an equal call, that of `run`."""
+        """Return the outcome of an equal call, waiting for it if it is running; without an equal call, that of `run`.
+
+        If the awaited call fails, a caller that waits makes the call itself. An error of `run` is raised.
+        """
         key = json.dumps([tool, arguments], sort_keys=True)
         while (running := self._running.get(key)) is not None:
             try:

@@ -131,6 +131,8 @@ class McpTool:
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """Call the tool on its server. Files in the result are recorded in `outputs/`, and images are shown to the model.
 
+        If the model accepts images, the text says why an image is not shown. A structured value becomes the artifact.
+
         Raises:
             ToolError: the arguments do not match the schema, or the call failed.
         """

@@ -172,7 +172,8 @@ def is_image(mime: str) -> bool:
 def images_within_limits(files: Mapping[str, bytes], allowed: AttachmentSupport) -> ReadImages:
     """Describe the images with these refs, and check whether they can be sent to the model.
 
-    The limits are those of attached images, and those of a call. The pixels are read from the header, without decoding.
+    The limits are those of attached images and those of a call: 10 images with 16 MiB, in the order of the files. Without
+    `allowed.images` all are refused. The pixels are read from the header, without decoding.
     """
     images: list[ShownImage] = []
     refused: dict[str, str] = {}
@@ -189,6 +190,7 @@ def images_within_limits(files: Mapping[str, bytes], allowed: AttachmentSupport)
 
 
 def _describe(ref: str, data: bytes) -> ShownImage:
+    """Return an image with its detected media type, its size in bytes and pixels, its sha256 and base64 data."""
     described = describe_data(ref, data)
     return ShownImage(
         ref=ref,

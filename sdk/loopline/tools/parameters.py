@@ -93,6 +93,12 @@ def read_result_form(function: FunctionType, location: str) -> JsonObject | None
 
 
 def _build_parameters(function: FunctionType, location: str, key: str) -> Parameters:
+    """Build the pydantic model and the schema of a tool function, and find its parameters for the context.
+
+    Raises:
+        BundleError: the key names a parameter for the context.
+        Exception: an annotation cannot be resolved, or does not have a JSON Schema.
+    """
     from pydantic import ConfigDict, Field, create_model
 
     names = {"ToolContext": ToolContext, **function.__globals__}
@@ -121,7 +127,7 @@ def _build_parameters(function: FunctionType, location: str, key: str) -> Parame
 
 
 def _schema(model: type[BaseModel]) -> JsonObject:
-    """Return the schema of the model without titles, because they only repeat the names."""
+    """Return the schema of the model without titles, because they only repeat the names; infinite numbers become texts."""
     from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 
     class Quiet(GenerateJsonSchema):
@@ -137,7 +143,10 @@ def _schema(model: type[BaseModel]) -> JsonObject:
 
 
 def argument_error(detail: ErrorDetails, parameters: list[str]) -> str:
-    """Return an error message for the model about one argument, named by its dotted path."""
+    """Return an error message for the model about one argument, named by its dotted path.
+
+    An unknown argument comes with the nearest of `parameters`; a wrong value is shown with at most 60 characters.
+    """
     name = ".".join(map(str, detail["loc"]))
     match detail["type"]:
         case "missing":
@@ -282,7 +291,7 @@ def boolean_argument(arguments: JsonObject, name: str) -> bool:
     """Return an optional boolean argument; false if it is missing.
 
     Raises:
-        ToolError: the argument is not a boolean.
+        ToolError: the argument is null, or not a boolean.
     """
     value = arguments.get(name, False)
     if not isinstance(value, bool):
@@ -293,7 +302,7 @@ def boolean_argument(arguments: JsonObject, name: str) -> bool:
 def list_argument(
     arguments: JsonObject, name: str, expected: str, *, least: int = 1, most: int | None = None
 ) -> list[str]:
-    """Return an argument that is a list of `least` to `most` strings; an empty list if it is missing and `least` is 0.
+    """Return an argument that is a list of `least` to `most` strings; a missing or null argument counts as an empty list.
 
     Raises:
         ToolError: the argument is different; the message has the description `expected`.
@@ -311,7 +320,7 @@ def integer_argument(arguments: JsonObject, name: str, default: int, limit: int)
     """Return an integer argument from 1 to `limit`; `default` if it is missing.
 
     Raises:
-        ToolError: the argument is not such an integer.
+        ToolError: the argument is null, or not such an integer.
     """
     value = arguments.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= limit:
@@ -323,7 +332,7 @@ def fraction_argument(arguments: JsonObject, name: str) -> float:
     """Return a number argument from 0 to 1; 0 if it is missing.
 
     Raises:
-        ToolError: the argument is not such a number.
+        ToolError: the argument is null, or not such a number.
     """
     value = arguments.get(name, 0)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:

@@ -105,7 +105,7 @@ async def _find_block(path: str, call: ToolInvocation) -> tl.Block:
     """Return the block with this ref; for other refs, the newest result that shows only the text of the ref.
 
     Raises:
-        ToolError: the block does not exist.
+        ToolError: the ref is not valid, the block does not exist, or the newest result with the text shows other texts too.
     """
     try:
         ref = parse(path)
@@ -185,6 +185,11 @@ async def _load_plans(plan_id: str, call: ToolInvocation) -> tl.Plans:
 def _change_plans(
     mode: Json, plan_id: str, steps: list[str], plans: tl.Plans, call: ToolInvocation
 ) -> list[tl.PlanSnapshot]:
+    """Return the new snapshots of plans for the mode; a new plan has the id `plan:<turn>:<call>`.
+
+    Raises:
+        ToolError: the mode is unknown, no open plan has the id, or the steps are not valid.
+    """
     moment = call.moment
     new_id = f"plan:{call.context.turn_id}:{call.context.call_id}"
     match mode:
@@ -237,7 +242,11 @@ class ReadTool(RerunnableTool):
         return list_argument(arguments, "paths", expected, most=MAX_PATHS)
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """Return the status of all refs as JSON, and a section for each text that is not visible to the model yet."""
+        """Return the status of all refs as JSON, and a section for each text that is not visible to the model yet.
+
+        All texts together have at most `READ_LIMIT` characters. Images are sent with the text, and a ref that cannot be read
+        has a line with the reason. Texts that must be kept are recorded with the result.
+        """
         reading = await call.reader.read(self.parse(arguments), limit=READ_LIMIT)
         visible = [item.ref for item in reading if item.readable and _is_visible(item, call)]
         fresh = [item for item in reading if item.ref not in visible]
@@ -296,6 +305,11 @@ def without_visible_texts(reading: Reading, visible: list[str]) -> Reading:
 
 
 def _section(item: Item, call: ToolInvocation, refused: str) -> ResultSection:
+    """Return the section of a readable item, with its title and ref as the heading.
+
+    The note has the message of a cut text, and the reason why an image is not shown. A text that the timeline has already
+    is not kept again.
+    """
     title = f"{item.title} — {item.ref}" if item.title else item.ref
     source = item.source
     kept = item.kept

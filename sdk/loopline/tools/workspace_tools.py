@@ -62,7 +62,11 @@ class WriteTool(RerunnableTool):
     )
 
     def parse(self, arguments: JsonObject) -> tuple[tl.WorkspacePath, bytes, tl.Visibility]:
-        """Return the path, the content in UTF-8 and the visibility."""
+        """Return the path, the content in UTF-8 and the visibility, by default "external".
+
+        Raises:
+            ToolError: the path is not one of the workspace, or the content or the visibility is not valid.
+        """
         path = tl.parse_path(parameters.text_argument(arguments, "path"))
         content = arguments.get("content")
         if not isinstance(content, str):
@@ -170,7 +174,7 @@ class PullTool(RerunnableTool):
         return _refs(arguments)
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """Record the refs of the files as pulled, and return a line with the new path of each.
+        """Record the refs of the files as pulled, and return a line with the new path of each, at most 40 lines.
 
         Raises:
             ToolError: a ref does not name files, or names files of this turn.
@@ -280,6 +284,7 @@ async def _select(call: ToolInvocation, text: str, areas: Sequence[str]) -> Sequ
 
 
 def _parse_file_ref(text: str) -> FileRef:
+    """Parse the ref of files; raise a ToolError if the text is not a ref, or names something other than files."""
     try:
         ref = parse(text)
     except RefError as error:
@@ -324,7 +329,7 @@ class SearchFilesTool(RerunnableTool):
     )
 
     def parse(self, arguments: JsonObject) -> FileQuery:
-        """Return the query."""
+        """Return the query; raise a ToolError that names an argument that is not valid."""
         glob = parameters.optional_text(arguments, "glob")
         has_context = bool(arguments.get("context"))  # 0 is allowed, too
         return FileQuery(
@@ -348,7 +353,11 @@ class SearchFilesTool(RerunnableTool):
 
 
 def _regex(arguments: JsonObject, name: str) -> str:
-    """Return an optional regular expression, in which spaces at the ends count."""
+    """Return an optional regular expression, with the spaces at its ends; "" if it is missing.
+
+    Raises:
+        ToolError: the argument is not a string.
+    """
     value = arguments.get(name) or ""
     if not isinstance(value, str):
         raise ToolError(f"{name} must be a string")
@@ -356,6 +365,7 @@ def _regex(arguments: JsonObject, name: str) -> str:
 
 
 def _lines(report: SearchReport, query: FileQuery, files: Workspace) -> Iterator[str]:
+    """Yield the lines of a search: counts, the hits by file, unsearched binary files, and a cut or a hint."""
     if query.content:
         searched = f"{len(report.files)} of {count_text(report.searched, 'file')}"
         yield f"{count_text(report.count, 'hit')} in {searched}"
@@ -382,6 +392,7 @@ def _file_lines(found: FileHits, files: Workspace) -> Iterator[str]:
 
 
 def _hint(query: FileQuery, files: Workspace) -> str:
+    """Return the hint for a search without hits: the folders if `root` has no files, otherwise what to change."""
     if not files.paths(query.below):
         folders = sorted({path.rpartition("/")[0] for path in files.paths()})
         return f"{query.below or 'the workspace'} has no files; folders are {', '.join(folders[:8]) or 'none'}"

@@ -46,7 +46,7 @@ def is_public(address: Address) -> bool:
 
 
 def _extract_ipv4(address: Address) -> Sequence[IPv4Address]:
-    """Return the IPv4 addresses inside an IPv6 address: mapped, compatible, 6to4, Teredo, NAT64."""
+    """Return the IPv4 addresses inside an IPv6 address (mapped, compatible, 6to4, Teredo, NAT64), or none."""
     if isinstance(address, IPv4Address):
         return ()
     last = IPv4Address(int(address) & 0xFFFF_FFFF)
@@ -112,6 +112,10 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         await self._transport.aclose()
 
     async def _resolve_checked(self, url: httpx2.URL, request: httpx2.Request) -> Sequence[str]:
+        """Return the addresses of a host.
+
+        Raise `AddressRefused` if any address is not allowed, and `ConnectError` if the host does not have an address.
+        """
         port = url.port or (443 if url.scheme == "https" else 80)
         try:
             addresses = await self._resolve(url.raw_host.decode("ascii").strip("[]"), port)
@@ -182,7 +186,8 @@ class BoundedClient:
         """Send a request and return the response, with any status.
 
         Raises:
-            ToolError: the request failed, the response is too large or too slow, or the address is not allowed.
+            ToolError: the request failed, the response is too large or too slow, it redirects too often, or an address is
+                not allowed.
         """
         shown = one_line(remove_secrets(url))
         try:
@@ -206,6 +211,7 @@ class BoundedClient:
         await self._client.aclose()
 
     async def _read(self, request: httpx2.Request) -> WebResponse:
+        """Send the request and read the response; raise a ToolError if its body has more than `limit_bytes`."""
         response = await self._client.send(request, stream=True)
         try:
             body = bytearray()

@@ -41,7 +41,8 @@ class PageFetch:
         """Fetch a page and return its text.
 
         Raises:
-            ToolError: the site does not allow it, the page is not text, or the request failed.
+            ToolError: the site does not allow it, the status is 400 or higher, the page is not text, or the request
+                failed.
         """
         await self._check_robots(url)
         response = await self._client.request("GET", url)
@@ -52,6 +53,7 @@ class PageFetch:
         return await asyncio.to_thread(_page, response)
 
     async def _check_robots(self, url: str) -> None:
+        """Raise a ToolError if the robots.txt of the site does not allow the URL; its rules are cached."""
         parts = urlsplit(url)
         site = f"{parts.scheme}://{parts.netloc}"
         rules = self._rules.get(site)
@@ -64,7 +66,10 @@ class PageFetch:
             raise ToolError(f"{one_line(url)}: the robots.txt of the site does not allow it")
 
     async def _read_rules(self, site: str) -> _SiteRules:
-        """Fetch the rules of a site. As RFC 9309 says, a missing file allows all pages, and a failing server none."""
+        """Fetch the rules of a site. As RFC 9309 says, a missing file allows all pages, and a failing server none.
+
+        Rules expire after `ROBOTS_SECONDS`, those of a failing server at once.
+        """
         until = self._clock.elapsed() + ROBOTS_SECONDS
         response = await self._client.request("GET", f"{site}/robots.txt")
         if response.status >= 500:
@@ -75,7 +80,7 @@ class PageFetch:
 
 
 def _page(response: WebResponse) -> WebPage:
-    """Extract the text of a response.
+    """Extract the main text of an HTML page, or return another text, JSON or XML as it is.
 
     Raises:
         ToolError: the response is not text.
@@ -89,6 +94,7 @@ def _page(response: WebResponse) -> WebPage:
 
 
 def _extract_html(response: WebResponse) -> WebPage:
+    """Extract the main text, the title and the date of an HTML page; raise a ToolError if it contains no text."""
     extract: Any = import_module("trafilatura").bare_extraction
     source = _decode(response) if response.charset else response.body
     document = extract(source, url=response.url, with_metadata=True, include_links=False)

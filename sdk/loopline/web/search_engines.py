@@ -56,10 +56,10 @@ class EngineSearch:
         self._engine = engine
 
     async def search(self, query: str, limit: int) -> Sequence[WebHit]:
-        """Return the hits of the engine, best first.
+        """Return at most `limit` hits in the order of the engine, best first.
 
         Raises:
-            ToolError: the engine refuses or fails; the key is not in the message.
+            ToolError: the engine refuses, fails or sends an invalid answer; the key is not in the message.
         """
         response = await self._request(query, limit)
         if response.status >= 400:
@@ -80,6 +80,7 @@ class EngineSearch:
         ]
 
     async def _request(self, query: str, limit: int) -> WebResponse:
+        """Send the query and return the response with any status. SearXNG does not receive the limit."""
         url = self._engine.url
         key = self._engine.key
         match self._engine.name:

@@ -68,7 +68,10 @@ class AgUiThread:
         self._add(message_id, "tool", {"toolCallId": call_id, "content": text, **failure})
 
     def change(self, event: turns.AnswerGiven | Plan | FileAdded) -> list[Json]:
-        """Add a plan, a file or the cited sources to the state, and return this change as JSON Patch operations."""
+        """Add a plan, a file or the cited sources to the state, and return this change as JSON Patch operations.
+
+        A plan replaces the plan with the same id. Internal files, and sources with a known URL, are not added.
+        """
         match event:
             case Plan() as plan:
                 plan_id = plan.snapshot.plan_id
@@ -147,7 +150,11 @@ class AgUi(client_run.FollowedRun):
         self._has_error = False
 
     def _start(self, meta: turns.EventMeta, event: turns.TurnEvent) -> Iterator[RecordDraft]:
-        """Yield the start of the run with the state, and the messages if the client lacks some of them."""
+        """Yield the start of the run with the state, and the messages if the client lacks some of them.
+
+        If no client follows the run, the prompt of a new turn is sent. The prompt and the results that the client
+        sent are added to the thread.
+        """
         self._step = ""
         self._has_error = False
         run = self._find_run(meta)
@@ -197,6 +204,7 @@ class AgUi(client_run.FollowedRun):
         return _text_draft(change)
 
     def _event_drafts(self, meta: turns.EventMeta, event: turns.TurnEvent) -> Iterator[RecordDraft]:
+        """Yield the drafts for an event, without those of its parts, and update the thread and the step."""
         match event:
             case turns.RoundStarted(iteration=iteration):
                 yield from self._next_step(f"round {iteration}")
@@ -225,6 +233,7 @@ class AgUi(client_run.FollowedRun):
     def _add_texts(
         self, meta: turns.EventMeta, event: turns.DecisionMade | turns.AnswerGiven
     ) -> Iterator[RecordDraft]:
+        """Add stored texts to the thread; for an answer also yield the `STATE_DELTA` with its new sources."""
         text_id = self._parts.texts.newest_id(meta.turn_id)
         match event:
             case turns.DecisionMade(notes=notes, thinking=thinking):
@@ -254,6 +263,11 @@ class AgUi(client_run.FollowedRun):
         meta: turns.EventMeta,
         event: turns.CallStarted | turns.CallFinished | turns.InputRequested,
     ) -> Iterator[RecordDraft]:
+        """Update the thread and the open interrupts, and yield the drafts for a call.
+
+        A request to the user, and a result that the client sent in its own message, yield no draft. A call that the
+        client must run yields a `CUSTOM` notice.
+        """
         match event:
             case turns.CallStarted(call_id=call_id, tool=tool, arguments=arguments):
                 parent = f"{meta.turn_id}.calls.{event.iteration}"
@@ -295,6 +309,11 @@ class AgUi(client_run.FollowedRun):
     def _end(
         self, meta: turns.EventMeta, event: turns.TurnPaused | turns.TurnFinished
     ) -> Iterator[RecordDraft]:
+        """Yield the end of the step and the run: `RUN_ERROR` for a reason in `UNANSWERED`, otherwise `RUN_FINISHED`.
+
+        Snapshots of the messages precede it if a streamed text is void, or if a call failed in a followed run. For a
+        pause, `RUN_FINISHED` has the interrupts of the waiting calls.
+        """
         yield from self._next_step("")
         if self._parts.has_void:
             yield from self._replace_messages(meta)
@@ -326,6 +345,7 @@ class AgUi(client_run.FollowedRun):
 
 
 def _text_draft(change: PartChange) -> RecordDraft:
+    """Create the AG-UI draft for a change of a text or reasoning, with the change's `durable` and `streamed`."""
     kind = f"{'REASONING' if change.is_reasoning else 'TEXT'}_MESSAGE_{_KINDS[change.kind]}"
     data: JsonObject = {"type": kind, "messageId": change.part_id}
     match change.kind:

@@ -28,7 +28,7 @@ class Beakr:
         self._open_calls: list[Json] = []
 
     def drafts(self, meta: turns.EventMeta, event: turns.TurnEvent) -> Iterator[RecordDraft]:
-        """Yield the drafts for a turn event."""
+        """Yield channel updates, tokens, resets, requests and the end for a turn event; none for other events."""
         match event:
             case turns.TurnStarted() | turns.InputTaken() | ToolsSelected() | RangeSummary():
                 yield from self._prepare(meta, event)
@@ -59,6 +59,7 @@ class Beakr:
         meta: turns.EventMeta,
         event: turns.TurnStarted | turns.InputTaken | ToolsSelected | RangeSummary,
     ) -> Iterator[RecordDraft]:
+        """Yield user messages, token counts and the `notice` of a compaction; a new turn clears the open calls."""
         channels = _Channels(meta, "prepare")
         match event:
             case turns.TurnStarted(prompt=prompt):
@@ -77,6 +78,7 @@ class Beakr:
         meta: turns.EventMeta,
         event: turns.CallStarted | turns.CallFinished | turns.ChildFinished,
     ) -> Iterator[RecordDraft]:
+        """Yield the updates for a call or the end of a child run, and update the list of open calls."""
         match event:
             case turns.CallStarted() as call:
                 self._open_calls = [*self._open_calls, call.call_id]
@@ -101,6 +103,7 @@ class _Channels:
         self._node = node
 
     def put(self, channel: str, reducer: Reducer, value: Json) -> RecordDraft:
+        """Create the draft of an update of a channel; `reducer` is the way in which `value` changes the channel."""
         return RecordDraft(
             "channel",
             {
@@ -127,6 +130,7 @@ class _Channels:
 
 
 def _decision(channels: _Channels, event: turns.DecisionMade) -> Iterator[RecordDraft]:
+    """Yield the token counts of a reply; for a decision also its message, if any, round, stop reason and text."""
     decision = event.decision
     yield from channels.add(decision.usage)
     if decision.purpose == "answer":
@@ -147,6 +151,7 @@ def _call_data(call: turns.CallStarted) -> JsonObject:
 def _stop(
     meta: turns.EventMeta, event: turns.InputRequested | turns.TurnPaused | turns.TurnFinished
 ) -> RecordDraft:
+    """Create `ask_user` for a request to the user, or `end`, which has an `error` only if the turn finished."""
     if isinstance(event, turns.InputRequested):
         request: JsonObject = {"kind": event.kind, "question": event.question}
         return RecordDraft("ask_user", {**request, **_call_data(event.call)})

@@ -61,7 +61,10 @@ class ChatCli:
         self._run = AgentEvent(type="Started", call_id="", agent="", task="")
 
     def drafts(self, meta: turns.EventMeta, event: turns.TurnEvent) -> Iterator[RecordDraft]:
-        """Yield the drafts for a turn event."""
+        """Yield the log records, messages and agent events for a turn event; none for other events.
+
+        The start of a turn is stored, because the record of its end repeats it. Only text of the answer is streamed.
+        """
         match event:
             case turns.TurnStarted(bundle=bundle, prompt=prompt):
                 self._run = AgentEvent(
@@ -106,6 +109,7 @@ def _finish(started: AgentEvent, reason: str, error: str, elapsed_ms: float) -> 
 
 
 def _child(event: turns.ChildStarted | turns.ChildFinished) -> RecordDraft:
+    """Create the agent event of a child run; the agent defaults to the tool; the task is the arguments as JSON."""
     call = event.call
     name = event.child.agent if isinstance(event, turns.ChildFinished) else event.agent
     agent = AgentEvent(
@@ -122,6 +126,7 @@ def _child(event: turns.ChildStarted | turns.ChildFinished) -> RecordDraft:
 
 
 def _stateless_drafts(event: turns.TurnEvent) -> Iterator[RecordDraft]:
+    """Yield the draft for a call, result, request, input or custom event; none for all other events."""
     match event:
         case turns.CallStarted(call_id=call_id, tool=tool, arguments=arguments):
             yield _log("tool_call", {"name": tool, "args": dumps(arguments), "call_id": call_id})

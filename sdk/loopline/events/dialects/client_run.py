@@ -73,6 +73,11 @@ class FollowedRun(ABC):
             )
 
     def _drafts(self, meta: turns.EventMeta, event: turns.TurnEvent) -> Iterator[RecordDraft]:
+        """Yield the drafts for an event of any turn; if no run is open, start one first.
+
+        Deltas and waiting inputs do not start a run, and yield none then. A pause or the end of the turn ends the
+        run.
+        """
         if not self._is_running:
             if not meta.seq or isinstance(event, turns.InputAccepted):
                 return  # a run starts with a block of its turn, not with a delta or a waiting input
@@ -201,6 +206,7 @@ class MessageParts:
             yield change
 
     def _changes(self, turn_id: str, event: turns.TurnEvent) -> Iterator[PartChange]:
+        """Yield the changes of an event; at a start, a round, a pause or an end, text that was not stored is void."""
         match event:
             case turns.TurnStarted():
                 yield from self._abandon()

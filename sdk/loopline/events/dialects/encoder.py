@@ -121,6 +121,7 @@ class DialectEncoder:
         return self._records(self._fold.close())
 
     def _records(self, events: Iterable[StampedEvent]) -> list[Record]:
+        """Return the records of the drafts; a durable draft of a block takes an id; `streamed` drafts are omitted."""
         records: list[Record] = []
         for meta, event in events:
             for draft in self._vocabulary.drafts(meta, event):
@@ -156,7 +157,7 @@ class Plain:
         self._seq = 0
 
     def take(self, event: Event) -> Sequence[Record]:
-        """Return the record of the event, and `paused` if the turn pauses with it."""
+        """Return the record of the event, and `paused` if the turn pauses with it; none for a block taken before."""
         match event:
             case Delta():
                 return [_delta(event)]
@@ -177,6 +178,7 @@ def _missed_record(delta: Delta) -> Record:
 
 
 def _delta(delta: Delta) -> Record:
+    """Create the record of a delta, named by its type, without an id; `missed` and `custom` have other fields."""
     match delta.type:
         case "missed":
             return _missed_record(delta)
@@ -197,6 +199,7 @@ def _delta(delta: Delta) -> Record:
 
 
 def _pause_records(events: Sequence[StampedEvent], record_id: str) -> list[Record]:
+    """Return a `paused` record with this id and the waiting calls for each pause, and skip all other events."""
     return [
         Record(
             event="paused",

@@ -21,7 +21,7 @@ class Fim:
         self._is_started = False
 
     def drafts(self, meta: turns.EventMeta, event: turns.TurnEvent) -> Iterator[RecordDraft]:
-        """Yield the drafts for a turn event."""
+        """Yield the drafts for a turn event; the answer is announced once for each turn. Other events yield none."""
         match event:
             case turns.TurnStarted():
                 self._is_announced = self._is_started = False
@@ -59,6 +59,7 @@ class Fim:
             yield RecordDraft("step", {"type": "answer", "status": "start"})
 
     def _text(self, event: turns.TextStreamed | turns.TextReset) -> Iterator[RecordDraft]:
+        """Yield the drafts for text and for a reset of the answer; start the answer at its first text."""
         match event:
             case turns.TextStreamed(channel="answer", text=text):
                 if not self._is_started:
@@ -76,6 +77,7 @@ class Fim:
 def _step(
     event: turns.RoundStarted | turns.DecisionMade | turns.CallStarted | turns.CallFinished,
 ) -> Iterator[RecordDraft]:
+    """Yield the `step` for a round, a decision, a call or a result; a reply with the purpose "answer" yields none."""
     match event:
         case turns.RoundStarted(iteration=iteration, limit=limit):
             thinking: JsonObject = {"type": "thinking", "status": "start", "iteration": iteration}
@@ -104,6 +106,7 @@ def _step(
 
 
 def _iteration(call: turns.CallStarted, status: str) -> JsonObject:
+    """Return the common fields of the steps in which a call starts and finishes."""
     return {
         "type": "iteration",
         "status": status,
@@ -113,6 +116,7 @@ def _iteration(call: turns.CallStarted, status: str) -> JsonObject:
 
 
 def _notice(event: turns.TurnEvent) -> Iterator[RecordDraft]:
+    """Yield the draft for a request, tool selection, input, custom event or compaction; none for other events."""
     match event:
         case turns.InputRequested(call=call, kind=kind, question=question):
             yield RecordDraft(
@@ -138,6 +142,7 @@ def _notice(event: turns.TurnEvent) -> Iterator[RecordDraft]:
 
 
 def _done(meta: turns.EventMeta, event: turns.TurnFinished) -> RecordDraft:
+    """Create `done`; for the exit reason "error", the answer is the error message and `iterations` is 0."""
     failed = event.reason == "error"
     usage = event.usage
     late_inputs: list[Json] = [*event.late_inputs]

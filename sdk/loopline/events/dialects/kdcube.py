@@ -82,6 +82,10 @@ class KdCube:
     def _draft(
         self, meta: turns.EventMeta, event: KdCubeEvent, *, durable: bool = True
     ) -> RecordDraft:
+        """Create a draft with the event in its envelope, named by its route, or `reset` for a reset.
+
+        An event without an agent gets the bundle of the turn as its agent.
+        """
         name = "reset" if event.type == "reset" else event.route
         owner = self._conversation
         envelope: JsonObject = {
@@ -133,6 +137,7 @@ class KdCube:
         return KdCubeEvent("chat.files", "chat_step", "files", "completed", name, data=data)
 
     def _endings(self, event: turns.TurnEvent) -> list[KdCubeEvent]:
+        """Complete the channels that an event ends, and return their last deltas; a decision keeps `answer` open."""
         match event:
             case turns.DecisionMade(decision=timeline.Decision(purpose="decision")):
                 return self._deltas.end(keep="answer")
@@ -142,6 +147,7 @@ class KdCube:
                 return []
 
     def _text(self, event: turns.TurnEvent) -> Iterator[KdCubeEvent]:
+        """Yield the delta for streamed text, or a reset of a channel that has text; none for other events."""
         match event:
             case turns.TextStreamed(channel=channel, text=text):
                 yield self._deltas.next(channel, text)
@@ -180,6 +186,7 @@ class _DeltaCounters:
         return True
 
     def _delta(self, channel: str, text: str, *, completed: bool) -> KdCubeEvent:
+        """Create a delta with the next index of its channel, from 0, and count it."""
         index = self._counts.get(channel, 0)
         self._counts[channel] = index + 1
         status = "completed" if completed else "running"
@@ -202,6 +209,7 @@ def _service(type: str, step: str, status: StepStatus, data: JsonObject) -> KdCu
 
 
 def _events(event: turns.TurnEvent) -> Iterator[KdCubeEvent]:
+    """Yield the events for a turn event, without those of streamed text and files; none if it is ignored."""
     match event:
         case turns.TurnStarted(prompt=prompt, bundle=bundle):
             started: JsonObject = {"message": prompt, "bundle_id": bundle}
@@ -234,6 +242,7 @@ def _events(event: turns.TurnEvent) -> Iterator[KdCubeEvent]:
 
 
 def _decision(event: turns.DecisionMade) -> KdCubeEvent:
+    """Create the step for a decision; its status is "error" if it is malformed and was not cut off at the limit."""
     made = event.decision
     status = "error" if event.is_unreadable else "completed"
     data: JsonObject = {
@@ -261,6 +270,7 @@ def _call(
     | turns.ChildStarted
     | turns.ChildFinished,
 ) -> KdCubeEvent:
+    """Create the step for a call, its result, request or child run; a denied call has the status "skipped"."""
     match event:
         case turns.CallStarted(tool=tool) as call:
             return _step(tool, "started", tool, _call_data(call))
@@ -288,6 +298,7 @@ def _call(
 
 
 def _call_data(call: turns.CallStarted) -> JsonObject:
+    """Return the fields that every step of a call has: its id, tool, arguments, round, and position in the round."""
     return {
         "call_id": call.call_id,
         "tool": call.tool,
@@ -299,6 +310,7 @@ def _call_data(call: turns.CallStarted) -> JsonObject:
 
 
 def _answer(event: turns.AnswerGiven) -> Iterator[KdCubeEvent]:
+    """Yield the citations if the answer has sources, then the completed step with the text and its flag."""
     if event.sources:
         items: list[Json] = [
             _citation(number, cited) for number, cited in enumerate(event.sources, start=1)
@@ -309,7 +321,7 @@ def _answer(event: turns.AnswerGiven) -> Iterator[KdCubeEvent]:
 
 
 def _citation(number: int, cited: turns.CitedSource) -> JsonObject:
-    """Return the data of a source; `number` is its citation number in the answer."""
+    """Return the data of a source; `number` is its number in the answer. An unknown source has only its numbers."""
     citation: JsonObject = {"number": number, "sid": cited.sid}
     source = cited.source
     if source is None:
@@ -326,6 +338,7 @@ def _citation(number: int, cited: turns.CitedSource) -> JsonObject:
 
 
 def _finish(event: turns.TurnFinished) -> Iterator[KdCubeEvent]:
+    """Yield the usage, the completion of the turn, and `chat.complete`, or `chat.error` for the reason "error"."""
     failed = event.reason == "error"
     status: StepStatus = "error" if failed else "completed"
     spent: JsonObject = {"usage": _usage(event.usage), "cost": event.cost}
@@ -341,6 +354,7 @@ def _finish(event: turns.TurnFinished) -> Iterator[KdCubeEvent]:
 
 
 def _usage(usage: Usage) -> JsonObject:
+    """Return the token counts by KDCube's names, without reasoning tokens."""
     return {
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,
@@ -350,6 +364,7 @@ def _usage(usage: Usage) -> JsonObject:
 
 
 def _input_or_progress(event: turns.TurnEvent) -> Iterator[KdCubeEvent]:
+    """Yield the event for an input, progress, a compaction or a custom event; none for other events."""
     match event:
         case timeline.CustomEvent():
             yield _custom(event)

@@ -27,7 +27,10 @@ class Nadoo:
         self._held_tokens: list[RecordDraft] | None = []
 
     def drafts(self, meta: turns.EventMeta, event: turns.TurnEvent) -> Iterator[RecordDraft]:
-        """Yield the drafts for a turn event."""
+        """Yield the drafts for a turn event; none for other events.
+
+        In a round, tokens of an answer are held back until the record of the round.
+        """
         match event:
             case turns.TurnStarted(bundle=bundle):
                 self._node = bundle
@@ -59,6 +62,7 @@ class Nadoo:
     def _call(
         self, event: turns.CallStarted | turns.CallFinished | turns.InputRequested
     ) -> RecordDraft:
+        """Create the draft for a call, its result, or its request to the user."""
         match event:
             case turns.CallStarted(arguments=arguments) as call:
                 return RecordDraft(
@@ -75,6 +79,7 @@ class Nadoo:
                 return RecordDraft("question_asked", data)
 
     def _call_data(self, call: turns.CallStarted, fields: JsonObject) -> JsonObject:
+        """Return the data of a call: its tool, the given fields, its round, the node and its id."""
         return {
             "tool_name": call.tool,
             **fields,
@@ -86,6 +91,7 @@ class Nadoo:
     def _text(
         self, event: turns.TextStreamed | turns.TextReset | turns.AnswerGiven
     ) -> Iterator[RecordDraft]:
+        """Yield tokens, a reset, or an answer after its held tokens; a reset of held tokens only discards them."""
         match event:
             case turns.TextStreamed(channel=channel, text=text):
                 yield from self._token(channel, text)
@@ -101,6 +107,7 @@ class Nadoo:
                 yield RecordDraft("llm_finished", {**finished, "text": text, "flag": flag})
 
     def _token(self, channel: str, text: str) -> Iterator[RecordDraft]:
+        """Yield a token; hold those of an answer until their round's decision. Unknown channels yield none."""
         if channel not in _CHANNELS:
             return
         token: JsonObject = {"token": text, "node_id": self._node, "channel": _CHANNELS[channel]}
@@ -116,7 +123,7 @@ class Nadoo:
         self._held_tokens = None
 
     def _finish(self, event: turns.TurnPaused | turns.TurnFinished) -> RecordDraft:
-        """Return the end of the node; a turn that answered at a limit counts as a success."""
+        """Return the end of the node with its status; a turn that answered at a limit counts as a success."""
         data: JsonObject = {
             "node_id": self._node,
             "status": _STATUSES.get(event.reason, "success"),

@@ -77,7 +77,7 @@ class ChatCompletion:
         return DialectEncoder(CompletionChunks(self), named=False)
 
     def whole(self, outcome: TurnOutcome) -> JsonObject:
-        """Create the complete object, for a client that does not stream."""
+        """Create the complete object, for a client that does not stream; `content` is null if it has only calls."""
         message: JsonObject = {"role": "assistant", "content": outcome.content, "refusal": None}
         if outcome.thoughts:
             message["reasoning_content"] = PARAGRAPH.join(outcome.thoughts)
@@ -97,6 +97,7 @@ class ChatCompletion:
         }
 
     def _object(self, kind: str, choices: Iterable[JsonObject]) -> JsonObject:
+        """Return the object with these choices; its id names the conversation and the turn."""
         return {
             "id": f"chatcmpl-{self.head.conversation}-{turn_id(self.head.turn)}",
             "object": kind,
@@ -138,7 +139,7 @@ class TurnOutcome:
         return self.reason in turns.UNANSWERED - {"refused"}
 
     def details(self, head: ReplyHead) -> JsonObject:
-        """Return the fields that the API does not have, such as the ids, the exit reason and the sources."""
+        """Return the fields that the API does not have: the ids, answer, exit reason, questions and known sources."""
         cited = [item.source for item in self.sources if item.source is not None]
         return {
             "conversation_id": head.conversation,
@@ -162,7 +163,10 @@ class TurnOutcomeFold:
         self._usage = Usage()
 
     def take(self, meta: turns.EventMeta, event: turns.TurnEvent) -> TurnOutcome | None:
-        """Take the next event, and return the outcome if the turn ends or pauses with it."""
+        """Take the next event, and return the outcome if the turn ends or pauses with it, or None.
+
+        Thinking that the client has already is not part of the outcome.
+        """
         match event:
             case turns.InputRequested(kind="client", call=call):
                 self._calls[call.call_id] = call
@@ -211,7 +215,11 @@ class TurnOutcomeFold:
 
 
 def outcome_of(blocks: Iterable[Block], head: ReplyHead) -> TurnOutcome | None:
-    """Return the outcome of the turn from the blocks of its conversation; None if the turn has not ended or paused."""
+    """Return the newest outcome of the turn from the blocks of its conversation.
+
+    It is None if the turn has not ended or paused. A turn that was resumed and still runs has the outcome of its
+    pause.
+    """
     fold = TurnEventFold()
     outcomes = TurnOutcomeFold(head)
     newest = None
@@ -236,7 +244,7 @@ class CompletionChunks:
         self._has_role = self._has_content = False
 
     def drafts(self, meta: turns.EventMeta, event: turns.TurnEvent) -> Iterator[RecordDraft]:
-        """Yield the chunks of a turn event."""
+        """Yield the chunks of a turn event; none for other turns, and for events that the client has already."""
         if meta.turn != self._completion.head.turn:
             return
         outcome = self._outcomes.take(meta, event)
@@ -272,6 +280,7 @@ class CompletionChunks:
         return _draft(self._completion.chunk(choice))
 
     def _end(self, outcome: TurnOutcome) -> Iterator[RecordDraft]:
+        """Yield the error of a failed turn, or the questions, calls, last chunk and, if requested, the usage."""
         if outcome.has_failed:
             yield _draft(failure_data(outcome.error or outcome.reason))
             return

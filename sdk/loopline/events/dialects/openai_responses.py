@@ -33,7 +33,10 @@ class ModelResponse:
     def document(
         self, status: str, output: Iterable[Json] = (), outcome: TurnOutcome | None = None
     ) -> JsonObject:
-        """Return the object of the response; with an `outcome`, its error, its limit, its usage and our own fields."""
+        """Return the object of the response; with an `outcome`, its error, its limit, its usage and our own fields.
+
+        The error is set only for the status "failed", and the limit only for "incomplete".
+        """
         document: JsonObject = {
             "id": self.id,
             "object": "response",
@@ -80,7 +83,7 @@ class ModelResponse:
         return DialectEncoder(ResponseEvents(self))
 
     def whole(self, outcome: TurnOutcome) -> JsonObject:
-        """Create the complete object, for a client that does not stream: its output has the reasoning and the answer."""
+        """Create the complete object; its output has the reasoning, the answer or the questions, and the calls."""
         name = turn_id(self.head.turn)
         thoughts = [
             _Item(id=f"rs_{name}.reasoning.{number}", is_reasoning=True, text=text)
@@ -102,6 +105,7 @@ def _status(outcome: TurnOutcome) -> Literal["completed", "failed", "incomplete"
 
 
 def _usage(usage: Usage) -> JsonObject:
+    """Return the usage in the form of the Responses API, with cached and reasoning tokens."""
     cached: JsonObject = {"cached_tokens": usage.cache_read_tokens}
     return {
         "input_tokens": usage.input_tokens,
@@ -137,7 +141,7 @@ class _Item:
         return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": []}
 
     def event(self, kind: Literal["part", "text"], verb: str, **data: Json) -> JsonObject:
-        """Return an event of the part, or of its text."""
+        """Return an event of the part, or of its text; `verb` is the end of its type, and `data` are more fields."""
         place: JsonObject = {"item_id": self.id, "output_index": self.index, **data}
         if self.is_reasoning:
             return {
@@ -165,7 +169,10 @@ class ResponseEvents:
         self._items = self._events = 0
 
     def drafts(self, meta: EventMeta, event: TurnEvent) -> Iterator[RecordDraft]:
-        """Yield the events of the response for a turn event."""
+        """Yield the events of the response for a turn event; the first event also announces the response.
+
+        There are none for other turns, and for events that the client has already.
+        """
         if meta.turn != self._response.head.turn:
             return
         outcome = self._outcomes.take(meta, event)
@@ -189,7 +196,10 @@ class ResponseEvents:
             yield from self._end(outcome, meta)
 
     def _change(self, change: PartChange, phase: Phase | None) -> Iterator[RecordDraft]:
-        """Yield the records that start an item, or extend or end one that was started; an ended item is added to the output."""
+        """Yield the records that start an item, or extend or end one that was started.
+
+        An ended item is added to the output, except a void one, which is incomplete.
+        """
         match change.kind:
             case "start":
                 prefix = "rs" if change.is_reasoning else "msg"
@@ -214,6 +224,7 @@ class ResponseEvents:
                 self._output += [] if change.is_void else [document]
 
     def _end(self, outcome: TurnOutcome, meta: EventMeta) -> Iterator[RecordDraft]:
+        """Yield the questions as a message, the calls for the client, and the last event with the whole response."""
         if outcome.questions:
             for change in create_stored_part(f"{meta.turn_id}.question", outcome.content):
                 yield from self._change(change, None)
@@ -223,6 +234,7 @@ class ResponseEvents:
         yield self._lifecycle(status, self._response.document(status, self._output, outcome))
 
     def _call(self, call: CallStarted) -> Iterator[RecordDraft]:
+        """Yield the events of a call for the client, with its arguments in one delta, and add it to the output."""
         document = self._response.call(call)
         index, self._items = self._items, self._items + 1
         place: JsonObject = {"item_id": document["id"], "output_index": index}

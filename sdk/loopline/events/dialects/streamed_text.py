@@ -33,7 +33,10 @@ class StreamedText:
         return bool(self._sent)
 
     def feed(self, text: str) -> TextPiece | None:
-        """Return the piece to send for more text; None if the text is empty or repeats text sent before the reset."""
+        """Return the piece to send for more text; None if the text is empty or repeats text sent before the reset.
+
+        At the first difference from that text, the piece is all of the new text, in a new part.
+        """
         if not self._is_void:
             piece = TextPiece(text, begins=not self._sent)
             self._sent += text
@@ -113,7 +116,10 @@ class StreamedParts:
         self._text.reset()
 
     def settle(self, turn_id: str, text: str) -> Iterator[PartChange]:
-        """Yield the changes that complete the streamed part, then those of the stored part with all of `text`."""
+        """Yield the changes that complete the streamed part, then those of the stored part with all of `text`.
+
+        The stored part counts up `stored`. Its changes are `streamed` if some text was sent.
+        """
         self.stored += 1
         part_id = self.newest_id(turn_id)
         has_begun = self._text.has_begun
@@ -133,6 +139,7 @@ class StreamedParts:
         self._parts = 0
 
     def _send(self, part_id: str, piece: TextPiece | None) -> Iterator[PartChange]:
+        """Yield the changes for a piece, none for None; before a new part, the open part ends as void."""
         if piece is None:
             return
         if piece.begins:
@@ -154,7 +161,7 @@ class StreamedParts:
 def create_stored_part(
     part_id: str, text: str, *, streamed: bool = False, is_reasoning: bool = False
 ) -> list[PartChange]:
-    """Return the changes that create a part with all of a stored text."""
+    """Return the durable changes that create a part with all of a stored text: start, text if not empty, end."""
     start = PartChange(
         kind="start", part_id=part_id, is_reasoning=is_reasoning, durable=True, streamed=streamed
     )

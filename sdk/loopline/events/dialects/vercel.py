@@ -35,6 +35,7 @@ class Vercel(client_run.FollowedRun):
         yield draft_with_type("start", {"messageId": f"{branch}{meta.turn_id}"})
 
     def _part(self, change: PartChange) -> RecordDraft:
+        """Create the draft for a change of a text or reasoning; metadata marks a void part."""
         kind = f"{'reasoning' if change.is_reasoning else 'text'}-{change.kind}"
         data: JsonObject = {"type": kind, "id": change.part_id}
         if change.kind == "delta":
@@ -44,6 +45,7 @@ class Vercel(client_run.FollowedRun):
         return RecordDraft(kind, data, change.durable, change.streamed)
 
     def _event_drafts(self, meta: turns.EventMeta, event: turns.TurnEvent) -> Iterator[RecordDraft]:
+        """Yield the drafts for an event, without those of its parts; a result from the client itself yields none."""
         match event:
             case turns.RoundStarted() | turns.AnswerStarted():
                 yield from self._next_step(has_step=True)
@@ -91,6 +93,7 @@ def _call_fields(call: turns.CallStarted) -> JsonObject:
 
 
 def _call(event: turns.CallStarted | turns.CallFinished) -> Iterator[RecordDraft]:
+    """Yield the parts for the input or the result of a call; the input of a client's call is not completed yet."""
     match event:
         case turns.CallStarted(arguments=arguments):
             started = _call_fields(event)
@@ -118,6 +121,7 @@ def _call(event: turns.CallStarted | turns.CallFinished) -> Iterator[RecordDraft
 
 
 def _request(event: turns.InputRequested, request_id: str) -> RecordDraft:
+    """Create the request of an approval, or for any other kind a question with its form, if it has one."""
     call_id = event.call.call_id
     if event.kind == "approval":
         return draft_with_type(
@@ -138,7 +142,10 @@ def _source(sid: int, source: Source) -> RecordDraft:
 
 
 def _data(event: turns.TurnEvent) -> Iterator[RecordDraft]:
-    """Yield a data part for an event that the protocol does not define; a later part with the same id replaces it."""
+    """Yield a data part for an event that the protocol does not define; a later part with the same id replaces it.
+
+    Internal files, and events without a notice, yield none. Progress is not durable.
+    """
     match event:
         case Plan() as plan:
             yield draft_with_type(
@@ -157,6 +164,7 @@ def _data(event: turns.TurnEvent) -> Iterator[RecordDraft]:
 
 
 def _end(event: turns.TurnPaused | turns.TurnFinished) -> Iterator[RecordDraft]:
+    """Yield `abort` for a stopped or interrupted run; otherwise `finish`, after an `error` if the turn failed."""
     if event.reason in _ABORTED:
         yield draft_with_type("abort", {"reason": event.reason})
         return

@@ -55,7 +55,7 @@ class JsonAction(decision.TextProtocol):
         return JsonSplitter(values=self._values)
 
     def render_calls(self, notes: str, calls: Sequence[ToolCall]) -> AssistantMessage:
-        """Return a message with an object for each call."""
+        """Return a message with an object for each call, one on each line; the first object also has the notes."""
         actions: list[JsonObject] = [
             {"action": "call_tool", "tool": call.name, "arguments": call.arguments}
             for call in calls
@@ -107,7 +107,11 @@ def decode_actions(raw: str, *, values: bool = False) -> decision.DecodedReply:
 def _decide(
     raw: str, actions: Sequence[JsonObject], *, is_whole: bool, values: bool
 ) -> decision.DecodedReply:
-    """Return the decision of the actions in a reply; `is_whole` says that the reply has nothing else."""
+    """Return the decision of the actions in a reply.
+
+    The raw reply is stored as discarded text if `is_whole` is false or a part of an action is not used.
+    Arguments that are not an object, an unknown form of an object and, with `values`, several answers are malformed.
+    """
     notes = decision.join_texts(str(action.get("notes") or "").strip() for action in actions)
     calls: list[ToolCall] = []
     answers: list[str] = []
@@ -159,6 +163,7 @@ class JsonSplitter(decision.Splitter):
         return self._pieces.take()
 
     def _read(self) -> Walk[None]:
+        """Read the reply by characters, and send the `notes` and `answer` of outermost objects to channels."""
         depth = 0
         key = ""
         is_value = False

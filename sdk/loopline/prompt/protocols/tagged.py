@@ -133,6 +133,7 @@ class _TaggedDecoder:
         )
 
     def _take(self, element: Element) -> None:
+        """Add an element to the decision by its name; a channel with an unknown name is added to the answer."""
         match element.name:
             case "":
                 self._outside.append(element.text)
@@ -171,6 +172,7 @@ class _TaggedDecoder:
             self._calls.append(models.ToolCall(name=self._delegate, arguments=arguments))
 
     def _take_code(self, element: Element) -> None:
+        """Set the argument `code` of the last call; without a call or a closing tag, set the problem of the reply."""
         if not self._calls:
             self._problem = "A code channel needs a call before it."
         elif not element.closed:
@@ -181,6 +183,7 @@ class _TaggedDecoder:
             self._calls[-1] = structs.replace(last, arguments={**last.arguments, "code": code})
 
     def _take_decision(self, text: str) -> None:
+        """Add the notes, calls or answer of a `decision` channel; set the problem of the reply if it is malformed."""
         match decode_actions(text):
             case decision.Calls(notes=notes, calls=calls, discarded=discarded):
                 self._notes.append(notes)
@@ -213,6 +216,7 @@ class TaggedSplitter(decision.Splitter):
         return self._split(self._channels.close())
 
     def _split(self, parts: Iterable[tuple[Element, str]]) -> list[decision.Piece]:
+        """Add texts to their channels, and return the pieces; calls, and answers after a call, are left out."""
         for element, text in parts:
             begins = element is not self._element
             self._element = element
@@ -311,7 +315,10 @@ def _attributes(element: Element) -> dict[str, str]:
 
 
 def _arguments(source: str) -> models.JsonObject | str:
-    """Parse `source` as one JSON object; return the end of an error sentence if it is not one."""
+    """Parse `source` as one JSON object; return the end of an error sentence if it is not one.
+
+    The arguments are {} if the source is empty or `null`. A broken object is parsed again with its quotes unescaped.
+    """
     if source in ("", "null"):
         return {}
     scanned = models.parse_object_at(source, 0)

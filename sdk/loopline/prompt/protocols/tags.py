@@ -114,6 +114,7 @@ class ChannelSplitter:
             self._parts.append((element, ""))
 
     def _outside(self) -> Walk[None]:
+        """Read text outside of elements, and the elements in it, to its end; an invalid tag remains text."""
         character = yield
         while character:
             if character != "<":
@@ -245,6 +246,7 @@ def _unescape(tag: str) -> str:
 
 
 def _json_literals() -> Literals:
+    """Recognize strings of JSON, including their quotes; a backslash escapes the next character."""
     character = yield False
     while True:
         if character == '"':

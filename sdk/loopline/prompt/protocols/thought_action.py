@@ -123,6 +123,7 @@ class _LineDecoder:
             self._discarded.append(self._raw[start:end])
 
     def _take(self, mark: re.Match[str]) -> None:
+        """Take the text after a mark: a thought, action, input or answer, or an observation, which is discarded."""
         match mark["word"]:
             case "Thought":
                 self._thoughts.append(_LATER_ESCAPED.sub(r"\1\2", self._text(mark)).strip())
@@ -146,6 +147,10 @@ class _LineDecoder:
         return self._raw[mark.end() : self._at]
 
     def _take_input(self, at: int) -> None:
+        """Add the call of the pending action with the JSON object at `at`; `null` counts as an empty object.
+
+        Without a pending action, or if the object is broken, set the problem of the reply.
+        """
         if self._action is None:
             self._problem = "An Action Input needs an Action before it."
             return
@@ -170,6 +175,7 @@ class _LineDecoder:
             self._problem = f"The Action {self._action!r} has no Action Input."
 
     def _decision(self) -> decision.DecodedReply:
+        """Return the calls or, without calls, the answer; a reply with neither, or with a problem, is malformed."""
         if self._answer is None or self._calls:
             self._check_complete()
         notes = decision.join_texts(self._thoughts)
@@ -218,6 +224,7 @@ class ThoughtSplitter(decision.Splitter):
         return self._pieces.take()
 
     def _read(self) -> Walk[None]:
+        """Read the reply by lines: a mark switches the channel and is dropped; other text is collected."""
         while True:
             line = character = yield
             while character and len(line) <= _LONGEST_MARK and _MAYBE.fullmatch(line):

@@ -104,7 +104,7 @@ def read_cassette(file: Path) -> tuple[CassetteHeader, list[Line]]:
     """Return the header and the other lines of a cassette, without a last line that was cut off.
 
     Raises:
-        CassetteError: the file cannot be read, is not a cassette, or is a cassette of a later version.
+        CassetteError: the file cannot be read, is not a cassette, or is a cassette of another version.
     """
     try:
         lines = file.read_bytes().split(b"\n")
@@ -119,6 +119,10 @@ def read_cassette(file: Path) -> tuple[CassetteHeader, list[Line]]:
 
 
 def _parse(file: Path, number: int, line: bytes) -> AnyLine:
+    """Parse one line of a cassette.
+
+    Raises a CassetteError with the file and line number if the line is not valid or has another version.
+    """
     try:
         document = as_object(json.loads(line))
         match document:
@@ -138,6 +142,11 @@ def _parse(file: Path, number: int, line: bytes) -> AnyLine:
 
 
 def _decode(document: JsonObject) -> AnyLine:
+    """Convert the JSON of a line to its object, with texts and the JSON body of a request as bytes.
+
+    Raises:
+        ValidationError: a field is missing or has another type.
+    """
     fields: dict[str, object] = {**document}
     match document:
         case {"type": "request", "text": str(text)}:
@@ -156,6 +165,7 @@ def _decode(document: JsonObject) -> AnyLine:
 
 
 def _to_text(value: object) -> str:
+    """Encode bytes as UTF-8 with surrogate escapes, and a time as ISO text; raise a TypeError for other values."""
     match value:
         case bytes():
             return value.decode("utf-8", "surrogateescape")

@@ -113,6 +113,7 @@ class CassettePlayer:
         return self._responses[number]
 
     def _missing(self, request: RecordedRequest) -> str:
+        """Return the message for an unrecorded request: the most similar request and the first difference."""
         if not self._requests:
             return f"{self._file} has no requests"
         nearest = max(self._requests, key=lambda recorded: _likeness(recorded, request))
@@ -141,6 +142,11 @@ class _ReplayTransport(httpx2.AsyncBaseTransport):
         self._player = player
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Return the recorded response, or raise the recorded transport error if no response was received.
+
+        Raises:
+            CassetteError: the request was not recorded, or was sent more often than recorded.
+        """
         recorded = self._player.response(record_request(request))
         if not recorded.status:
             raise _error(recorded)
@@ -237,6 +243,7 @@ def _difference(recorded: RecordedRequest, now: RecordedRequest) -> str:
 
 
 def _json_difference(path: str, recorded: Json, now: Json) -> str | None:
+    """Describe the first difference of two values, in the order of recorded fields, with its path; None if equal."""
     match recorded, now:
         case dict(), dict():
             dot = f"{path}." if path else ""

@@ -110,6 +110,7 @@ class CassetteRecorder:
             raise self._unwritable(error) from error
 
     def _write(self, line: cassette_file.CassetteHeader | cassette_file.Line) -> None:
+        """Write a line if the file is open; this blocks. Raises a CassetteError if it cannot be written."""
         unwritten = memoryview(cassette_file.encode_line(line))
         try:
             with self._writing:
@@ -212,6 +213,7 @@ def _secret_pattern(secret: str) -> re.Pattern[bytes]:
 
 
 def _character_pattern(character: str) -> bytes:
+    """Return a pattern for a character: plain or after a backslash, URL-encoded once or more, or JSON-escaped."""
     plain = character.encode("utf-8", "surrogatepass")
     url = b"".join(b"%%(?:25)*+%02x" % byte for byte in plain)
     utf_16 = character.encode("utf-16-be", "surrogatepass")
@@ -221,7 +223,7 @@ def _character_pattern(character: str) -> bytes:
 
 
 def record_request(request: httpx2.Request) -> cassette_file.RecordedRequest:
-    """Return the recorded form of a request, without secrets."""
+    """Return the recorded form of a request, without secrets and with only the headers in `REQUEST_HEADERS`."""
     secrets = Secrets.of(request)
     (content,) = secrets.hide_in((request.content,))
     headers = request.headers.items()
@@ -240,6 +242,10 @@ class _RecordingTransport(httpx2.AsyncBaseTransport):
         self._recorder = recorder
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Record the request, send it without compression, and return a response that is recorded while it is read.
+
+        A transport error or a cancellation before the response is recorded and raised again.
+        """
         secrets = Secrets.of(request)
         request.headers["accept-encoding"] = (
             "identity"  # compressed pieces would not be readable in the file

@@ -52,7 +52,11 @@ def read_start(descriptor: int) -> dict[str, Any]:
 
 
 def mount_disk(kernel: _Kernel, channel: int, options: str) -> None:
-    """Mount a file system for the program's folders, send it over `channel`, and wait until it is filled."""
+    """Mount a file system for the program's folders, send it over `channel`, and wait until it is filled.
+
+    Raises:
+        IsolationError: the kernel refuses a mount, or the supervisor does not fill the file system.
+    """
     import _socket
 
     workspace = os.environ["WORKDIR"].rpartition("/")[0]
@@ -104,7 +108,11 @@ def drop_rights(kernel: _Kernel, user: int) -> None:
 
 
 def limit_resources(limits: Mapping[str, int]) -> None:
-    """Set resource limits, by name, for this process and its children; they cannot raise them again."""
+    """Set resource limits, by name, for this process and its children; they cannot raise them again.
+
+    A value above the present hard limit is lowered to it. The hard limit of CPU time is, if possible, one second
+    higher.
+    """
     import resource
 
     for name, value in limits.items():
@@ -167,7 +175,7 @@ class _Kernel:
         return os.strerror(self._last_error())
 
     def filter_calls(self, program: bytes) -> None:
-        """Restrict this process to the system calls that a BPF program allows."""
+        """Restrict this process to the system calls that a BPF program allows; raise IsolationError if that fails."""
         code = self._text(program)  # the bytes of this object are the address of the program
         header = (len(program) // 8).to_bytes(8, "little") + bytes(memoryview(code))
         if self.control(_SET_NO_NEW_PRIVS, 1) or self.control(_SET_SECCOMP, _FILTER_MODE, header):
@@ -204,6 +212,10 @@ def restrict_files(kernel: _Kernel, writable: list[str], *, required: bool) -> b
 
 
 def _allow(kernel: _Kernel, ruleset: int, path: str, rights: int) -> None:
+    """Add `rights` below `path` to the Landlock rules; skip a path that cannot be opened.
+
+    Raise IsolationError if the kernel refuses the rule.
+    """
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
@@ -217,6 +229,8 @@ def _allow(kernel: _Kernel, ruleset: int, path: str, rights: int) -> None:
 
 def isolate(start: Mapping[str, Any]) -> None:
     """Do all isolation steps, report them to the supervisor, and wait until it lets the program begin.
+
+    If `start["isolated"]` is false, the resource limits are the only step of the isolation.
 
     Raises:
         IsolationError: a step fails, or the supervisor refuses.
@@ -306,6 +320,7 @@ class Supervisor:
         self._send({"emit": name, "data": data})
 
     def _send(self, message: Mapping[str, Any]) -> None:
+        """Write a message to the supervisor as a line of JSON; raise ValueError or TypeError if it is not JSON."""
         import json
 
         line = json.dumps(message, allow_nan=False).encode() + b"\n"
@@ -314,6 +329,7 @@ class Supervisor:
             sent += os.write(SOCKET_FD, line[sent:])
 
     def _receive(self) -> None:
+        """Read from the supervisor, and finish the calls that it answers; exit with 70 if it has disconnected."""
         import json
 
         received = os.read(SOCKET_FD, 1 << 18)
@@ -395,6 +411,7 @@ class ToolModules:
         """Return a `__getattr__` for a module; in place of a tool that is not offered it returns a function that raises."""
 
         def attribute(name: str) -> Callable[..., Any]:
+            """Return a coroutine function that raises ToolFailed; raise AttributeError for a private name."""
             if name.startswith("_"):
                 raise AttributeError(f"module {module!r} has no attribute {name!r}")
             tool = f"{module.removesuffix('_tools')}.{name}"
@@ -428,7 +445,10 @@ def import_by(path: list[str]) -> None:
 
 
 def run_python(file: str, names: list[str]) -> None:
-    """Run a Python program, which may use `await` at the top level; `names` are the tools that it may call."""
+    """Run a Python program, which may use `await` at the top level; `names` are the tools that it may call.
+
+    Exceptions of the program are raised.
+    """
     supervisor = Supervisor()
     finder: Any = ToolModules(supervisor, names)
     sys.meta_path.append(finder)
@@ -482,7 +502,10 @@ def report(kind: type[BaseException], error: BaseException, trace: TracebackType
 
 
 def main() -> int:
-    """Isolate this process and run the program; return the exit code."""
+    """Isolate this process and run the program; return 0, or 71 if a step of the isolation fails.
+
+    Exceptions of the program are raised. A shell program replaces this process, so its exit code is that of the shell.
+    """
     start = read_start(START_FD)
     try:
         isolate(start)

@@ -57,7 +57,7 @@ class FolderUsage:
 def entries(
     top: int, enters: Callable[[FolderEntry], bool] = lambda _entry: True
 ) -> Iterator[FolderEntry]:
-    """Yield all files and folders below an open folder, each folder before its content. Links are not followed.
+    """Yield all files and folders below an open folder by name, a folder before its content. Links are not followed.
 
     A folder is not walked if `enters` returns false for it. A folder that cannot be read or is deeper than `DEEPEST` is
     yielded with a problem.
@@ -107,7 +107,9 @@ def _open_inner(entry: FolderEntry, depth: int) -> tuple[int, list[str]] | None:
 
 
 def measure(path: str | os.PathLike[str]) -> FolderUsage:
-    """Measure all files below a folder; a file with several hard links is measured once.
+    """Measure all files below a folder by their blocks on disk; a file with several hard links is measured once.
+
+    A folder below it that cannot be read is reported as `problem` of the result.
 
     Raises:
         OSError: the folder itself cannot be opened.

@@ -88,6 +88,7 @@ class Kernel:
         return int(self._library.syscall(_LANDLOCK_CREATE, None, 0, 1)) > 0
 
     def _check(self, result: int, call: str) -> None:
+        """Raise NamespaceError, with the name of the call and the system's error, if `result` is not 0."""
         if result:
             number = ctypes.get_errno()
             raise NamespaceError(
@@ -219,6 +220,7 @@ class PrivilegedSupervisor:
                 return
 
     def _begin(self, name: str, streams: list[int]) -> None:
+        """Start the execution `name`, and close `streams`; a failure is written to its stderr and sent as exit 71."""
         try:
             request: dict[str, Any] = json.loads(Path(SHARED, name, "run.json").read_bytes())
             run = Run(name, request)
@@ -243,6 +245,7 @@ class PrivilegedSupervisor:
         return process
 
     def _reap(self) -> None:
+        """Reap all ended children; report the exit and counts of an execution, and remove its socket and group."""
         while True:
             try:
                 process, status = os.waitpid(-1, os.WNOHANG)
@@ -374,7 +377,7 @@ class Run:
             kernel.mount("", path, "", _REMOUNT | _BIND | _RDONLY | sum(flags))
 
     def _execute(self) -> int:
-        """Run the executor as a child, and return its exit code.
+        """Run the executor as a child, and return its exit code, 128 plus the signal if a signal has killed it.
 
         This process is the first of its namespace, so it also reaps orphaned processes.
         """

@@ -49,7 +49,11 @@ _NOT_YET = (403, 404)
 
 
 def fetch(address: str) -> bytes | None:
-    """Return the bytes of an object; None if it does not exist yet."""
+    """Return the bytes of an object; None if it does not exist yet, which S3 reports as 403 or 404.
+
+    Raises:
+        HTTPError: the server answers with another error.
+    """
     try:
         with request.urlopen(address, timeout=30) as answer:
             data: bytes = answer.read()
@@ -68,7 +72,7 @@ def store(address: str, data: bytes) -> None:
 
 
 def restore(archive: bytes, folder: Path, user: int) -> None:
-    """Unpack a snapshot into a folder; the files belong to `user`."""
+    """Unpack a snapshot into a folder, with links as links; all files in the folder are given to `user`."""
     with zipfile.ZipFile(io.BytesIO(archive)) as opened:
         opened.extractall(folder)
         for entry in opened.infolist():
@@ -85,8 +89,8 @@ def restore(archive: bytes, folder: Path, user: int) -> None:
 def pack(folder: Path, turn: str, most_bytes: int) -> tuple[bytes, bool]:
     """Pack the folder of a turn into a ZIP archive, and return whether all files fit into `most_bytes`.
 
-    Special files, links, and folders that are too deep or cannot be read are packed as a link to a path that does not
-    exist.
+    Files beyond `most_bytes` are left out. Special files, links, files with several hard links, and folders that are
+    too deep or cannot be read are packed as a link to a path that does not exist.
     """
     file = io.BytesIO()
     size = 0
@@ -179,7 +183,10 @@ class TaskSupervisor:
         self._program: socket.socket | None = None
 
     async def run(self) -> None:
-        """Run the program to its end, store its files, and send its exit as the last frame."""
+        """Run the program to its end, store its files, and send its exit as the last frame.
+
+        If the snapshot cannot be restored, the program does not run and the exit is the error `restore_failed`.
+        """
         try:
             await asyncio.to_thread(self._restore)
         except (OSError, ValueError, zipfile.BadZipFile) as problem:
@@ -208,6 +215,10 @@ class TaskSupervisor:
         await self._send()
 
     def _restore(self) -> None:
+        """Fetch and unpack the snapshots, measure the files, and write the executor; files of bundles belong to root.
+
+        Raise ValueError if a snapshot does not exist.
+        """
         for name, address in self._manifest["snapshots"].items():
             archive = fetch(address)
             if archive is None:
@@ -222,7 +233,10 @@ class TaskSupervisor:
         Path(EXECUTOR).chmod(0o644)
 
     async def _execute(self) -> int:
-        """Run the program, and return its exit code."""
+        """Run the program, kill the processes that it leaves, and return its exit code.
+
+        The code is 128 plus the number of the signal if a signal has killed it.
+        """
         listener = listen()
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", "-B", "-u", EXECUTOR),
@@ -285,6 +299,7 @@ class TaskSupervisor:
             await self._may_read.wait()
 
     async def _relay_answers(self) -> None:
+        """Send queued answers to the program until cancelled; answers before it has connected are dropped."""
         loop = asyncio.get_running_loop()
         while await self._has_answers.wait():
             self._has_answers.clear()

@@ -38,7 +38,11 @@ class BackgroundTool(RerunnableTool):
         self._conversation = conversation
 
     def parse(self, arguments: JsonObject) -> tuple[str, str, int]:
-        """Return the mode, the id of the call, empty for a list, and the seconds to wait."""
+        """Return the mode, the id of the call, which may be empty for a list, and the seconds to wait, 60 by default.
+
+        Raises:
+            ToolError: the mode is unknown, `call_id` is missing for wait or stop, or `seconds` is not from 1 to 600.
+        """
         mode = parameters.text_argument(arguments, "mode")
         if mode not in ("list", "wait", "stop"):
             raise ToolError(f"mode={mode!r}: react.background knows list, wait and stop")
@@ -51,8 +55,10 @@ class BackgroundTool(RerunnableTool):
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """Return the list of calls, or say whether the call has ended, or is being stopped.
 
+        The mode wait returns at once for a call that does not run in the background.
+
         Raises:
-            ToolError: an argument is invalid, or no call of that id runs in the background.
+            ToolError: an argument is invalid, or the call to stop does not run in the background.
         """
         mode, call_id, seconds = self.parse(arguments)
         running = _running(call.timeline)

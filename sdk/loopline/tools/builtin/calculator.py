@@ -94,6 +94,7 @@ class _Expression:
         self._text = text
 
     def value(self) -> Number:
+        """Evaluate the expression; raise a ToolError with the problem and its position if that is not possible."""
         self._check_words()
         try:
             # Python would end the expression at a line break. A space in its place keeps all positions.
@@ -210,6 +211,12 @@ def _quotient(dividend: Number, divisor: Number) -> Number:
 
 
 def _power(base: Number, exponent: Number) -> Number:
+    """Return the power, exact if both are integers and the exponent is not negative, otherwise a float.
+
+    Raises:
+        OverflowError: the integer would be far too large; it is not computed.
+        ValueError: the value is not a real number.
+    """
     if isinstance(base, int) and isinstance(exponent, int) and exponent >= 0:
         # Estimate the size first: computing 9 ** 9 ** 9 would take hours.
         if abs(base) > 1 and (base.bit_length() - 1) * exponent > _MAX_BITS:
@@ -230,6 +237,7 @@ def _logarithm(value: Number, base: Number = math.e) -> Number:
 
 
 def _real(function: Callable[..., float], *values: Number) -> Number:
+    """Call a function of `math`; raise a ValueError if its value is not a real number."""
     if values[0] == 0 and function is math.pow:
         return 0.0 ** values[1]
     try:

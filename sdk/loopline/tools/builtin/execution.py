@@ -293,7 +293,10 @@ class ProgramSession:
         return self._task.done()
 
     async def run(self, execution: Execution, session: Session) -> ProgramEnd:
-        """Run the next program. If it exceeds its time, or this is cancelled, the whole session is stopped."""
+        """Run the next program. If it exceeds its time, or this is cancelled, the whole session is stopped.
+
+        If the interpreter ends before the program begins, the end of the program says that the session is lost.
+        """
         began = monotonic()
         step = _Step(execution, session, asyncio.get_running_loop().create_future())
         self._calls = 0
@@ -329,7 +332,10 @@ class ProgramSession:
         await asyncio.gather(self._task, return_exceptions=True)
 
     def _report_end(self, step: _Step, report: JsonObject, seconds: float) -> ProgramEnd:
-        """Convert the report of a program to its end."""
+        """Convert the report of a program to its end, with the last 12,000 characters of each output.
+
+        A malformed report or an exit code other than 0 is a failure. The digests of its files are kept for the next program.
+        """
         match report:
             case {
                 "code": int(code),
@@ -372,6 +378,14 @@ class ProgramSession:
         )
 
     async def _serve(self, tool: str, arguments: JsonObject) -> ServedCall:
+        """Answer a call of the interpreter: internal tools here, and other tools by the session of the program.
+
+        `NEXT` sets the report of the last program, and waits for the next program. Without a running program other calls are
+        refused.
+
+        Raises:
+            StopProgram: the program makes more calls than it may, or the files that it sends exceed the limits.
+        """
         step = self._step
         if tool == NEXT:
             if step is not None and not step.report.done():
@@ -390,7 +404,10 @@ class ProgramSession:
         return await step.session.serve(tool, arguments)
 
     def _describe_next(self, execution: Execution) -> Json:
-        """Return the next program, with the names of the workspace files that differ from those of the interpreter."""
+        """Return the next program, with the names of the workspace files that differ from those of the interpreter.
+
+        They count as sent from now on.
+        """
         now = digests(execution)
         files: list[Json] = [file.name for file in execution.contract]
         changed: list[Json] = [name for name in now if self._folder.get(name) != now[name]]
@@ -407,7 +424,7 @@ class ProgramSession:
         }
 
     def _add_part(self, step: _Step, arguments: JsonObject) -> ServedCall:
-        """Add a part to a file of the step, or a problem.
+        """Add a part to a file of the step, or a problem; malformed arguments are answered with an error.
 
         Raises:
             StopProgram: the files of the step exceed the limits.
@@ -616,6 +633,7 @@ class ExecutionTool:
             without_tools = replace(execution, tools=())
 
             async def work() -> Outcome:
+                """Run the program, which cannot call tools, and return its outcome; its events are not sent."""
                 problem = "a program in the background cannot send events"
                 background = Session(
                     serve=_refuse_call, on_event=lambda _name, _data: unsent.append(problem)
@@ -699,6 +717,11 @@ class ExecutionTool:
         context = call.context
 
         async def serve(tool: str, arguments: JsonObject) -> ServedCall:
+            """Run a tool call of the program as a call of the turn; an error of the tool is returned to the program.
+
+            Raises:
+                StopProgram: the call needs an approval that was not given in time.
+            """
             seconds = self._settings.approval_seconds
             try:
                 answer = await call.proxy.call(
@@ -716,6 +739,7 @@ class ExecutionTool:
             return replace(_serve_text(text), ran_with=answer.ran_with)
 
         def emit(name: str, data: Json) -> None:
+            """Emit an event of the program; if the name or the data is refused, append the reason to `unsent`."""
             try:
                 if name.startswith(_KDCUBE_EVENTS):
                     raise LooplineError(f"{name!r} is reserved for events of Loopline's own")
@@ -730,6 +754,7 @@ class ExecutionTool:
         )
 
     def _seconds(self, arguments: JsonObject) -> float:
+        """Return `timeout_s`, by default the longest time; raise a ToolError if it is not above 0 or is longer."""
         longest = self._settings.limits.wall_seconds
         value = arguments.get("timeout_s", longest)
         if (
@@ -756,6 +781,7 @@ async def _refuse_call(tool: str, arguments: JsonObject) -> ServedCall:
 
 
 def _session_name(arguments: JsonObject) -> str:
+    """Return `session`, empty if missing; raise a ToolError if it is not a text of at most 40 characters."""
     match arguments:
         case {"session": str(name)} if len(name) <= LONGEST_SESSION:
             return name
@@ -779,7 +805,10 @@ def _has_session(call: ToolInvocation, name: str) -> bool:
 
 
 def _serve_text(text: str) -> ServedCall:
-    """Return the result of a call for the program: the value of a text that is a JSON object or list, otherwise the text."""
+    """Return the result of a call for the program: the value of a text that is a JSON object or list, otherwise the text.
+
+    JSON that is nested too deeply is an error.
+    """
     if text[:1] not in ("{", "["):
         return ServedCall(True, text)
     try:
@@ -802,6 +831,7 @@ def _changes(
     problems: list[str] = []
 
     def add(name: str, data: bytes | None, visibility: Visibility, replaces: str | None) -> None:
+        """Append the change of a file to `changes`, or a message to `problems` if the path is not valid."""
         before = execution.workspace.get(name)
         try:
             path = parse_path(name)

@@ -84,7 +84,10 @@ class SearchTool(RerunnableTool):
         return query, limit, None if within == SearchFilter() else within
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """Search, and return a section for each passage."""
+        """Search, and return a section for each passage, with a note if the best score is too low for an answer.
+
+        Errors of the search are raised unchanged. A search without filters ignores them.
+        """
         del call
         query, limit, within = self.parse(arguments)
         if takes_filters(self._search) and within is not None:
@@ -247,6 +250,10 @@ def merge_passages(
 
 
 def _score(space: str, passages: Sequence[Passage]) -> list[SpacePassage]:
+    """Return the passages with scores of at least 0, divided by the highest score if it is above 1.
+
+    A passage without a score has 1 / its rank, and is not `measured`.
+    """
     scale = max([1.0, *(passage.score for passage in passages if passage.score is not None)])
     return [
         SpacePassage(

@@ -106,6 +106,7 @@ def _summary(hits: Sequence[memory.TurnHit], query: str) -> Json:
 
 
 def _row(hit: memory.TurnHit, query: str) -> Json:
+    """Return a hit as JSON for the model: its ids, scores, time and query, and the refs of its excerpts."""
     return {
         "turn_id": hit.turn_id,
         "conversation": hit.conversation,
@@ -131,7 +132,7 @@ def _sections(hit: memory.TurnHit) -> list[ResultSection]:
 
 
 def _choice(arguments: JsonObject, scopes: Sequence[S]) -> S:
-    """Return the scope in the arguments, one of `scopes`; `user` if it is missing."""
+    """Return the scope in the arguments; `user` if it is missing. Raise a ToolError if it is not one of `scopes`."""
     requested = parameters.optional_text(arguments, "scope") or "user"
     for scope in scopes:
         if scope == requested:
@@ -140,6 +141,7 @@ def _choice(arguments: JsonObject, scopes: Sequence[S]) -> S:
 
 
 def _ordinal(arguments: JsonObject) -> int | None:
+    """Return `ordinal`, a number or a word such as `second`, or None; raise a ToolError if it is not valid."""
     value = arguments.get("ordinal")
     if value is None:
         return None
@@ -152,7 +154,13 @@ def _ordinal(arguments: JsonObject) -> int | None:
 
 
 def _time(arguments: JsonObject, name: str, *, is_end: bool = False) -> datetime | None:
-    """Parse a time in UTC; a date without a time is the beginning of the day or, if it `is_end`, its last millisecond."""
+    """Parse a time; a date without a time is the beginning of the day or, if it `is_end`, its last millisecond.
+
+    A time without a zone is in UTC. Without the argument the result is None.
+
+    Raises:
+        ToolError: the argument is not an ISO 8601 date or time.
+    """
     text = parameters.optional_text(arguments, name)
     if not text:
         return None
@@ -242,6 +250,11 @@ class MemoryTool(RerunnableTool):
     async def _write(
         self, arguments: JsonObject, facts: Sequence[memory.UserFact], call: ToolInvocation
     ) -> MemoryFact:
+        """Return a new fact from the arguments, which the caller records.
+
+        Raises:
+            ToolError: the text or a ref is not valid, a fact has the same text, or the scope has as many facts as it may.
+        """
         text = _fact_text(arguments)
         scope, refs = self.parse(arguments)
         for fact in facts:
@@ -264,6 +277,7 @@ class MemoryTool(RerunnableTool):
     async def _supersede(
         self, arguments: JsonObject, facts: Sequence[memory.UserFact], call: ToolInvocation
     ) -> MemoryFact:
+        """Return the fact `id` with new text and refs, in its scope; raise a ToolError if an argument is invalid."""
         old = _find(arguments, facts)
         _, refs = self.parse(arguments)
         return MemoryFact(

@@ -85,7 +85,7 @@ class MemoryWeb:
         self._pages = {page.url: page for page in pages}
 
     async def search(self, query: str, limit: int) -> Sequence[WebHit]:
-        """Return the pages with words of the query, those with the most words first."""
+        """Return at most `limit` pages with words of the query in any case, those with the most words first."""
         terms = set(query.lower().split())
         matches = [
             (len(terms.intersection(_WORD.findall(f"{page.title} {page.text}".lower()))), page)
@@ -203,6 +203,10 @@ def _check_type(value: object, kind: type[T]) -> T:
 
 
 def _section(hit: WebHit | WebPage, text: str, limit: int) -> ResultSection:
+    """Return a section with the text, cut to `limit` characters and a note on the rest, and its source for citations.
+
+    The heading has the title, the address and the time.
+    """
     text = well_formed(text)
     title = one_line(hit.title, TITLE_LIMIT)
     shown = f"{text[:limit]}\n… cut: {len(text) - limit} characters" if len(text) > limit else text
