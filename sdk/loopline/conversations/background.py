@@ -308,7 +308,7 @@ class BackgroundCalls:
             _logger.exception("the result of %s could not be recorded", call.call_id)
 
     async def _append(self, call: BackgroundCall, text: str) -> None:
-        """Append a result without files. It needs no lease."""
+        """Append a failed result with this text, without a lease; not if the conversation was forgotten."""
         summary = await self._log.find(call.conversation)
         if summary is None:
             return  # it was forgotten

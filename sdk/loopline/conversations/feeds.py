@@ -173,7 +173,10 @@ class Feed:
         return True
 
     def _without_held(self, blocks: Sequence[tl.Block]) -> Sequence[tl.Block]:
-        """Return the blocks before the first of a runner that no message has announced; all after `HOLD_SECONDS`."""
+        """Return the blocks before the first block of a runner that no live message has announced yet.
+
+        All blocks are returned without a connection for live events, or when blocks were held for `HOLD_SECONDS`.
+        """
         if self.live is None or not self.live.is_connected:
             return blocks
         for index, block in enumerate(blocks):

@@ -122,9 +122,13 @@ class Crew:
     async def run_agent(
         self, call: AgentCall, index: int, invocation: ToolInvocation, shared: SharedFiles
     ) -> AgentResult:
-        """Run an agent between the hooks of the pipeline, or resume its run; `index` is its position in the call.
+        """Run an agent, or resume its run, between the hooks of the pipeline; `index` is its position in the call.
 
-        The result has the error of an agent that cannot be run.
+        A hook may answer in place of the agent, or change the result. If the run fails, the result has the error.
+
+        Raises:
+            AskUser: the agent asks the user.
+            StoreError: the store failed.
         """
         context = invocation.context
 

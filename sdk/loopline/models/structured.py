@@ -281,7 +281,11 @@ class _StructuredCall:
             return value
 
     def _object(self, level: Level, text: str) -> JsonObject:
-        """Return the object in a reply, or that of the fallback for plain text; raise `SchemaMismatch` if missing."""
+        """Return the JSON object in a text; on the level `plain_text`, `regex_fallback` is tried if there is none.
+
+        Raises:
+            SchemaMismatch: the text has no object, or the fallback failed.
+        """
         extracted = extract_json(text)
         if extracted is None and level == "plain_text" and self.regex_fallback is not None:
             try:

@@ -572,11 +572,7 @@ class Context:
         return not is_current or _FIXED_FIELDS(open_round) != _FIXED_FIELDS(now)
 
     async def _open_round(self, iteration: Iteration) -> bool:
-        """Fit the prompt into the window and record the round; return False if it must be opened again.
-
-        It must be opened again if other blocks were appended before it, or if tools are offered from now on. To fit,
-        a summary may be requested from the model, and content may be dropped.
-        """
+        """Fit the prompt into the window and record the round; False if blocks or offered tools came in between."""
         timeline = self._recorder.timeline
         inputs = timeline.inputs_for(self._recorder.number)
         room = self._limits.room
@@ -742,7 +738,11 @@ class Context:
         return smaller or pruned.feedback > self.view.window.feedback
 
     def _cache_policy(self, causes: Sequence[str], factor: float) -> prompt.CachePolicy:
-        """Return the rules for the cache points of a round; `causes` are those that open an epoch, empty if none does."""
+        """Return the rules for the cache points of a round; `causes` are those that open an epoch, empty if none does.
+
+        `factor` corrects the token estimates for the model. Without a cause, or with the cause "hide" alone, the messages
+        before the first hidden message count as unchanged.
+        """
         kept_messages = 0
         if not causes or causes == ["hide"]:
             kept_messages = self.view.state.count_unchanged_messages(self._recorder.number)

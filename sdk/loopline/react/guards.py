@@ -411,7 +411,10 @@ _claimed: dict[str, list[tuple[Claim, Future[object]]]] = {}
 
 
 def claim_for_thread(uid: str, claim: Claim, thread: Future[object]) -> None:
-    """Register the claim of a thread that outlives its call; it is released when the thread ends."""
+    """Keep the claim of a tool call until its thread ends, because the thread outlives the call.
+
+    `uid` is that of the conversation; its later calls with a conflicting claim wait for the thread.
+    """
     entry = (claim, thread)
     _claimed.setdefault(uid, []).append(entry)
 

@@ -293,7 +293,10 @@ class ProgramProcess:
         return Failure("limits", "timeout", f"it may run {seconds:g} s, and was stopped then")
 
     async def _fill_disk(self) -> Failure:
-        """Fill the file system that the executor sends. Return if that fails; otherwise wait for ever."""
+        """Write the program and its files to the file system whose descriptor the executor sends, and let it continue.
+
+        Return only if writing fails; otherwise, also if no file system is sent, wait until this is cancelled.
+        """
         disk = self._launch.disk
         root = None if disk is None else await disk.receive()
         if disk is not None and root is not None:

@@ -181,7 +181,11 @@ class Ranking:
         }
 
     def hits(self, limit: int) -> list[Hit]:
-        """Return the best `limit` candidates, best first, with calibrated scores; drop unrelated and equal texts."""
+        """Return at most `limit` hits, best first, with calibrated scores; unrelated and equal texts are left out.
+
+        At most two of the first five are from one file, if there are enough others. With vectors, the best hit by words is
+        among the first five.
+        """
         hits: list[Hit] = []
         has_vectors = bool(self._static or self._cosines)
         for number, chunk in self._chunks.items():

@@ -71,7 +71,7 @@ class DialectChannel:
         return self.first + len(self.frames)
 
     def take(self, event: events.Event) -> int:
-        """Encode an event for all listeners, and return the number of bytes."""
+        """Encode an event once, add its frames to the channel, also without listeners, and return their size in bytes."""
         if isinstance(event, events.Delta):
             self.is_settled = self.encoder.is_stateless
         elif isinstance(event.body, Exit):

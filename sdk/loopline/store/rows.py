@@ -452,7 +452,7 @@ def bundle_versions(connection: Connection, bundle: str) -> Sequence[str]:
 
 
 def schema_version(connection: Connection, path: Path | str) -> int:
-    """Return the version of the store's schema.
+    """Return the version of the schema of a store whose tables exist; `path` names the store in the error.
 
     Raises:
         StoreError: the store has lost its version.

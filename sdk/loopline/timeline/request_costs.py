@@ -55,7 +55,7 @@ class CostSummary:
 
     @classmethod
     def of(cls, requests: Iterable[RequestCost]) -> CostSummary:
-        """Return the sum of these costs."""
+        """Return the sums of these requests. `cost` is the sum of the known costs, and None if no cost is known."""
         request_list = list(requests)
         costs = [request.cost for request in request_list if request.cost is not None]
         return cls(
