@@ -24,6 +24,7 @@ from mcp_types import (
     ElicitRequestParams,
     ElicitResult,
     ImageContent,
+    InputRequiredResult,
     ResourceTemplateReference,
     TextContent,
     TextResourceContents,
@@ -242,6 +243,32 @@ async def test_what_a_server_of_the_bundle_asks_goes_to_the_client_while_its_cal
         assert isinstance(params, ElicitRequestFormParams)
         assert params.message.startswith("calc asks: Which tea")
         assert "kind" in params.requested_schema["properties"]
+
+
+async def test_an_answer_to_a_call_that_does_not_wait_is_an_error_and_the_question_stays_open(
+    bundle: Path,
+) -> None:
+    (bundle / ".mcp.json").write_text(json.dumps({"mcpServers": {"calc": sdk()}}), "utf-8")
+
+    async def leave(context: object, params: ElicitRequestParams) -> ElicitResult:
+        return ElicitResult(action="cancel")
+
+    async with Client(stdio(bundle), elicitation_callback=leave) as client:
+        session, tool = client.session, "mcp.calc.choose"
+        asked = await session.call_tool(tool, {}, allow_input_required=True)
+        assert isinstance(asked, InputRequiredResult)
+        [call] = asked.input_requests or {}
+        green = ElicitResult(action="accept", content={"kind": "green"})
+        results = [
+            await session.call_tool(
+                tool, {}, input_responses={name: green}, request_state=asked.request_state
+            )
+            for name in (f"{call}0", call)
+        ]
+    assert [(result.is_error, text_of(result)) for result in results] == [
+        (True, "no call waits for the answer 'c10'"),
+        (False, "accept: green"),
+    ]
 
 
 async def test_a_call_that_the_client_gives_up_stops_its_turn(bundle: Path) -> None:

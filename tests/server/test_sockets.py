@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import time
 from collections.abc import AsyncGenerator, Generator, Mapping
@@ -16,6 +17,7 @@ import pytest
 
 from loopline.models import Json
 from loopline.server import ApiKeys, Principal, ServerSettings, add_key, app
+from loopline.server.request_access import SocketEntry
 from loopline.server.socket_io import QUEUED_PACKETS, SocketHost
 from tests.server.test_openai_clients import TalkativeModel
 from tests.support.live_server import SHOP, serving
@@ -24,6 +26,14 @@ socketio: Any = import_module("socketio")
 ANN = Principal(tenant="acme", project="tea", user="ann")
 BOB = Principal(tenant="acme", project="tea", user="bob")
 Envelope = Mapping[str, Any]
+UPGRADE = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+    "Sec-WebSocket-Version": "13",
+}
+"""The headers of a request that opens a WebSocket."""
+CLOSED_EACH_TIME = httpx2.Limits(max_keepalive_connections=0)
 
 
 class Page:
@@ -232,15 +242,28 @@ def test_a_socket_that_never_reads_is_not_filled_and_reads_everything_later() ->
             completed += client.get(place).text.count('"chat_complete"')
 
 
+def living_entries() -> int:
+    """Count the WebSockets of this process that have not authenticated and are still in memory."""
+    gc.collect()
+    return sum(type(item) is SocketEntry for item in gc.get_objects())
+
+
+def test_web_sockets_that_name_a_connection_that_does_not_exist_leave_nothing_in_memory() -> None:
+    strangers = 50
+    with (
+        serving(app(SHOP, store="memory:", model=TalkativeModel())) as url,
+        httpx2.Client(base_url=url, timeout=30, limits=CLOSED_EACH_TIME) as client,
+    ):
+        before = living_entries()
+        for number in range(strangers):
+            place = f"/socket.io/?EIO=4&transport=websocket&sid=stranger-{number}"
+            assert client.get(place, headers=UPGRADE).status_code == 403
+        assert living_entries() < before + strangers // 10  # the last ones may just be ending
+
+
 @pytest.mark.parametrize("transport", ["websocket", "polling"])
 def test_a_page_of_another_server_opens_no_socket_on_this_machine(transport: str) -> None:
-    upgrade = {
-        "Connection": "Upgrade",
-        "Upgrade": "websocket",
-        "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
-        "Sec-WebSocket-Version": "13",
-    }
-    headers = {"Origin": "https://evil.example", **(upgrade if transport == "websocket" else {})}
+    headers = {"Origin": "https://evil.example", **(UPGRADE if transport == "websocket" else {})}
     with serving(app(SHOP, store="memory:", model=TalkativeModel())) as url:
         place = f"{url}/socket.io/?EIO=4&transport={transport}"
         assert httpx2.get(place, headers=headers).status_code == 403

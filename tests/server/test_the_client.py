@@ -29,8 +29,9 @@ from loopline.clock import SystemClock
 from loopline.conversations import Conversation, Receipt
 from loopline.errors import ConflictError
 from loopline.events import Delta
+from loopline.harness import DocumentStore
 from loopline.models import Json, JsonObject
-from loopline.server import ApiKeys, Principal, add_key, app
+from loopline.server import ApiKeys, Principal, add_key, app, reading_app
 from loopline.testing import FakeClock
 from loopline.timeline import Block, Exit
 from tests.doors.command import Loopline
@@ -255,6 +256,15 @@ def test_a_chat_at_a_terminal_is_one_on_a_server(url: str, tmp_path: Path) -> No
     assert "turn_1: ok" in ran.err
     assert loopline("chat", "bakery", "--server", url, stdin="").code == 2
     assert loopline("chat", stdin="").code == 2
+
+
+def test_a_new_chat_on_a_server_without_a_bundle_is_a_wrong_use(tmp_path: Path) -> None:
+    session = tmp_path / "session.jsonl"
+    session.write_text('{"type":"user","message":{"role":"user","content":"Tea?"}}\n', "utf-8")
+    with serving(reading_app(DocumentStore(session))) as url:
+        ran = Loopline(tmp_path)("chat", "--server", url)
+    assert ran.code == 2
+    assert "the server has no bundle: name a conversation with -c" in ran.err
 
 
 async def test_a_server_that_is_not_there_is_said_after_the_time_for_it() -> None:

@@ -312,6 +312,11 @@ def test_a_server_without_authentication_listens_to_this_machine_alone() -> None
             make_server(local, host=host, port=0)
 
 
+def test_a_user_may_send_at_least_one_request_a_minute() -> None:
+    with pytest.raises(LooplineError, match="requests_per_minute is 0"):
+        ServerSettings(requests_per_minute=0)
+
+
 @pytest.fixture(scope="module")
 def local() -> Generator[httpx2.Client]:
     settings = ServerSettings(body_bytes=1_000, requests_per_minute=30)

@@ -101,6 +101,30 @@ async def test_what_is_no_page_is_an_error_that_says_why(answer: Answer, problem
 
 
 @pytest.mark.parametrize(
+    ("robots", "answer"),
+    [
+        ("", Answer("x" * 200_000)),
+        ("", Answer(b"\x89PNG", kind="image/png")),
+        ("", Answer("gone", status=404)),
+        ("", Answer("<html></html>")),
+        ("User-agent: *\nDisallow: /\n", Answer(ARTICLE)),
+    ],
+)
+async def test_an_error_shows_the_url_of_a_page_without_password_and_query_values(
+    robots: str, answer: Answer
+) -> None:
+    rules = Answer(robots, kind="text/plain")
+    with site({"/robots.txt": rules, "/page": answer}) as running:
+        address = running.url.removeprefix("http://")
+        async with fetching() as web:
+            with pytest.raises(ToolError) as raised:
+                await web.fetch(f"http://ann:sesame@{address}/page?tea=oolong")
+    assert f"http://{address}/page?tea=" in str(raised.value)
+    for secret in ("sesame", "oolong"):
+        assert secret not in str(raised.value)
+
+
+@pytest.mark.parametrize(
     ("robots", "allowed"),
     [
         (Answer("User-agent: *\nDisallow: /private*\n", kind="text/plain"), ["/tea"]),

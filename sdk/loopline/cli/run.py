@@ -101,12 +101,14 @@ async def remote_conversation(
     """Return the conversation `name`, or a new conversation that is named after the bundle if `name` is None.
 
     Raises:
-        UsageError: the bundle is not served there.
+        UsageError: the bundle is not served there, or the server has no bundle for a new conversation.
     """
     if bundle and bundle not in server.bundles:
         raise UsageError(
             f"the server does not have the bundle {bundle!r}: it has {', '.join(server.bundles)}"
         )
+    if name is None and not server.bundles:
+        raise UsageError("the server has no bundle: name a conversation with -c")
     if name is None:
         names = [row.conversation_id for row in await server.conversations(limit=500)]
         name = make_name(bundle or server.bundles[0], names)

@@ -240,8 +240,12 @@ class ServedBundle:
             LooplineError: no call of the turn waits for this answer.
         """
         talk = self._conversation(conversation)
-        turn = self._asking.pop(conversation, None)
+        turn = self._asking.get(conversation)
         if turn is not None:
+            unknown = answers.keys() - {question.call_id for question in turn.questions}
+            if unknown and not turn.is_over:
+                raise LooplineError(f"no call waits for the answer {sorted(unknown)[0]!r}")
+            del self._asking[conversation]
             turn.answer(answers)
         elif conversation.startswith(CALLS):
             with _requesting(None):

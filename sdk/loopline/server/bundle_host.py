@@ -517,7 +517,10 @@ class BundleHost:
         finally:
             self._running -= Counter([key])
         if webhook:
-            await self._send_webhook(webhook, key, submission.receipt.turn)
+            try:
+                await self._send_webhook(webhook, key, submission.receipt.turn)
+            except Exception:
+                logger.exception("the webhook of turn %d was not sent", submission.receipt.turn)
 
     async def _send_webhook(self, webhook: str, key: tl.ConversationKey, turn: int) -> None:
         timeline = await tl.reaching(self.log, key, await tl.open_timeline(self.log, key), turn)

@@ -138,7 +138,11 @@ class ServerSettings:
     caps: AttachmentCaps = field(default_factory=lambda: AttachmentCaps(decode_images=True))
 
     def __post_init__(self) -> None:
-        """Check `recovery_seconds`, `origins` and `public_url`."""
+        """Check `requests_per_minute`, `recovery_seconds`, `origins` and `public_url`."""
+        if not self.requests_per_minute > 0:
+            raise LooplineError(
+                f"requests_per_minute is {self.requests_per_minute}: it must be above 0"
+            )
         if not self.recovery_seconds > 0:
             raise LooplineError(f"recovery_seconds is {self.recovery_seconds}: it must be above 0")
         for origin in self.origins:

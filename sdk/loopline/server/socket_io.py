@@ -12,6 +12,7 @@ from importlib import import_module
 from secrets import token_hex
 from typing import Annotated, Any, Literal, cast
 from urllib.parse import parse_qs
+from weakref import WeakValueDictionary
 
 from pydantic import Field, TypeAdapter, ValidationError
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -237,7 +238,7 @@ class SocketHost:
         )
         self._open: dict[str, _OpenSocket] = {}
         self._known: dict[str, Principal] = {}
-        self._entries: dict[str, SocketEntry] = {}
+        self._entries = WeakValueDictionary[str, SocketEntry]()
         self._endings: set[asyncio.Task[None]] = set()
         self._pumps: dict[tuple[str, ConversationKey], asyncio.Task[None]] = {}
         self._ending: asyncio.Task[None] | None = None

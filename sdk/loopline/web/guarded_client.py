@@ -152,6 +152,11 @@ class WebResponse:
     body: bytes
 
 
+def shown_url(url: str) -> str:
+    """Return a URL for an error: one line, without password and query values."""
+    return one_line(remove_secrets(url))
+
+
 class BoundedClient:
     """An HTTP client with limits of bytes, seconds and redirects for each request, over a guarded transport."""
 
@@ -189,7 +194,7 @@ class BoundedClient:
             ToolError: the request failed, the response is too large or too slow, it redirects too often, or an address is
                 not allowed.
         """
-        shown = one_line(remove_secrets(url))
+        shown = shown_url(url)
         try:
             async with asyncio.timeout(self._seconds):
                 return await self._read(
@@ -219,7 +224,7 @@ class BoundedClient:
                 body += chunk
                 if len(body) > self._limit_bytes:
                     raise ToolError(
-                        f"{one_line(str(response.url))} has more than {self._limit_bytes:,} bytes"
+                        f"{shown_url(str(response.url))} has more than {self._limit_bytes:,} bytes"
                     )
         finally:
             await response.aclose()

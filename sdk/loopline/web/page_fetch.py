@@ -13,7 +13,7 @@ from loopline.clock import Clock
 from loopline.errors import ToolError
 from loopline.models import one_line
 from loopline.tools import WebPage
-from loopline.web.guarded_client import AGENT, BoundedClient, WebResponse
+from loopline.web.guarded_client import AGENT, BoundedClient, WebResponse, shown_url
 
 ROBOTS_SECONDS = 3_600.0
 """How long the rules of a site are cached."""
@@ -49,7 +49,7 @@ class PageFetch:
         if response.url != url:
             await self._check_robots(response.url)
         if response.status >= 400:
-            raise ToolError(f"{one_line(url)}: the server answered {response.status}")
+            raise ToolError(f"{shown_url(url)}: the server answered {response.status}")
         return await asyncio.to_thread(_page, response)
 
     async def _check_robots(self, url: str) -> None:
@@ -63,7 +63,7 @@ class PageFetch:
             while len(self._rules) > MAX_SITES:
                 self._rules.popitem(last=False)
         if rules.robots is None or not rules.robots.can_fetch(url, AGENT):
-            raise ToolError(f"{one_line(url)}: the robots.txt of the site does not allow it")
+            raise ToolError(f"{shown_url(url)}: the robots.txt of the site does not allow it")
 
     async def _read_rules(self, site: str) -> _SiteRules:
         """Fetch the rules of a site. As RFC 9309 says, a missing file allows all pages, and a failing server none.
@@ -90,7 +90,7 @@ def _page(response: WebResponse) -> WebPage:
         return _extract_html(response)
     if kind.startswith("text/") or kind in _PLAIN:
         return WebPage(url=response.url, text=_decode(response))
-    raise ToolError(f"{one_line(response.url)} is {one_line(kind) or 'of no type'}, not a text")
+    raise ToolError(f"{shown_url(response.url)} is {one_line(kind) or 'of no type'}, not a text")
 
 
 def _extract_html(response: WebResponse) -> WebPage:
@@ -99,7 +99,7 @@ def _extract_html(response: WebResponse) -> WebPage:
     source = _decode(response) if response.charset else response.body
     document = extract(source, url=response.url, with_metadata=True, include_links=False)
     if document is None or not document.text:
-        raise ToolError(f"{one_line(response.url)} has no text that can be read")
+        raise ToolError(f"{shown_url(response.url)} has no text that can be read")
     return WebPage(
         url=response.url,
         text=document.text,
