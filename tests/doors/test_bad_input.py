@@ -45,6 +45,13 @@ def test_a_wrong_use_is_2(tea: Loopline) -> None:
     check()
 
 
+@pytest.mark.parametrize("name", ["check", "doctor", "serve", "web", "worker"])
+def test_a_malformed_property_is_a_wrong_use_of_each_command(tea: Loopline, name: str) -> None:
+    ran = tea(name, "guide", "--prop", "nonsense")
+    assert "write it as name=value" in complaint(ran)
+    assert ran.code == 2
+
+
 def test_the_command_is_a_module_too(tea: Loopline) -> None:
     ran = tea.paste(f"{sys.executable} -m loopline timeline")
     assert (ran.code, "no store" in complaint(ran)) == (1, True)

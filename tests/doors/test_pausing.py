@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
+from loopline import BaseWorkflow, Bundle, Harness, tool
+from loopline.events import Delta
+from loopline.guards import ask_before
+from loopline.testing import Call, ScriptedModel
+from loopline.timeline import ToolResult
 from tests.doors.command import Loopline, write
+from tests.support import programs
 
 
 def test_a_paused_turn_says_what_it_waits_for_and_how_to_carry_it_on(asker: Loopline) -> None:
@@ -146,3 +153,58 @@ def test_approvals_are_listed_across_conversations_with_the_lines_that_give_them
     given = desk.paste(listed.pasted[1].replace("BUNDLE", "desk.py"))
     assert "? c1 desk.find" in given.err
     assert "(ann)" not in desk("approvals").out
+
+
+@tool(effect="write", key="till")
+def sell(tea: str) -> str:
+    """Sell tea."""
+    return f"sold {tea}"
+
+
+class Careful(BaseWorkflow):
+    """A workflow that asks before each sale."""
+
+    guards = (ask_before("till.sell"),)
+
+
+TILL = Bundle(
+    id="till", workflow=Careful, tools=[sell], configuration=programs.bundle(sell).defaults
+)
+
+
+async def test_the_line_for_an_open_call_answers_it_in_its_project_and_tenant(
+    tmp_path: Path,
+) -> None:
+    loopline, store = Loopline(tmp_path), f"sqlite:///{tmp_path}/talk.db"
+    program = programs.python('print(await tools.call("till.sell", tea="oolong"))')
+    model = ScriptedModel([program, "Done."])
+    async with Harness.open(TILL, store=store, model=model) as harness:
+        talk = harness.conversation("c1", user="ann", project="tea", tenant="acme")
+        async for event in talk.stream("go"):
+            if isinstance(event, Delta) and event.type == "pending":
+                listed = await asyncio.to_thread(loopline, "approvals", "--store", store)
+                given = await asyncio.to_thread(loopline.paste, listed.pasted[0])
+                assert given.code == 0, given.err
+                assert listed.pasted[0].endswith("--user ann --project tea --tenant acme")
+                assert "c1-1 of c1 (acme/tea/ann)" in listed.out
+        [result] = [
+            block.body for block in await talk.blocks() if isinstance(block.body, ToolResult)
+        ]
+    assert "sold oolong" in result.text
+
+
+async def test_a_paused_call_in_a_project_that_no_run_has_is_listed_without_a_line(
+    tmp_path: Path,
+) -> None:
+    loopline, store = Loopline(tmp_path), f"sqlite:///{tmp_path}/talk.db"
+    model = ScriptedModel([Call("till.sell", tea="oolong")] * 2)
+    async with Harness.open(TILL, store=store, model=model) as harness:
+        await harness.conversation("a", user="ann", project="tea", tenant="acme").say("go")
+        await harness.conversation("b", user="bob").say("go")
+    listed = loopline("approvals", "--store", store)
+    assert [line.partition(": ")[0].partition(" ")[2] for line in listed.out.splitlines()] == [
+        "c1 of b (bob)",
+        "c1 of a (acme/tea/ann)",
+    ]
+    [line] = listed.pasted
+    assert line.startswith("loopline run BUNDLE --answer c1=yes -c b ")

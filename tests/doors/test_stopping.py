@@ -7,12 +7,15 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from loopline import Bundle, Harness
 from tests.doors.bundles import QUESTION, ledger, start_working
 from tests.doors.command import LIMIT_SECONDS, Loopline, finish, wait_for
 from tests.doors.terminal import Terminal
+from tests.support.echo_model import EchoModel
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -133,6 +136,22 @@ def test_stop_fails_where_there_is_nothing_of_that_name_and_begins_no_store(tea:
     tea("run", "guide", QUESTION, "-c", "c1")
     unknown = tea("stop", "-c", "c2")
     assert (unknown.code, "no conversation 'c2'" in unknown.err) == (1, True)
+
+
+async def test_a_name_in_two_projects_is_stopped_where_an_option_says(tmp_path: Path) -> None:
+    loopline, store = Loopline(tmp_path), f"sqlite:///{tmp_path}/talk.db"
+    bundle = Bundle(id="served")
+    async with Harness.open(bundle, store=store, model=EchoModel(), submits_only=True) as harness:
+        for project in ("tea", "milk"):
+            await harness.conversation("c1", user="ann", project=project).submit("hello")
+    stop = ("turns", "--stop", "c1", "--store", store)
+    unclear = loopline(*stop)
+    assert unclear.code == 1
+    assert "(default/milk/ann, default/tea/ann)" in unclear.err
+    assert "add --user, --project or --tenant" in unclear.err
+    assert loopline(*stop, "--project", "tea").code == 0
+    [left] = json.loads(loopline("turns", "--store", store, "--json").out)
+    assert (left["project"], left["state"]) == ("milk", "queued")
 
 
 def test_a_turn_that_does_not_end_in_time_has_been_asked_to(slow: Loopline) -> None:

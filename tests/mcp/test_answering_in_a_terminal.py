@@ -12,7 +12,7 @@ from loopline import LooplineError
 from loopline.cli.turn_display import QuestionForm
 from loopline.models import Json
 from tests.authoring.bundle_files import write
-from tests.doors.command import Loopline
+from tests.doors.command import Loopline, wait_for
 from tests.doors.terminal import Terminal
 from tests.mcp.served import sdk
 
@@ -22,7 +22,8 @@ BUNDLE = """
 
     class Asking(BaseWorkflow):
         async def process(self, payload):
-            model = ScriptedModel([Call("mcp.calc.choose"), Say("It is chosen.")])
+            calls = [Call("mcp.calc.choose")] * (2 if "two" in payload.text else 1)
+            model = ScriptedModel([Say("", *calls), Say("It is chosen.")])
             react = await self.build_react(model=model, select_tools=False)
             return await react.run(payload)
 
@@ -58,6 +59,17 @@ def test_each_field_is_answered_by_a_line() -> None:
     assert asked.answer == {"kind": "green", "cups": 1, "milk": True, "note": "hot"}
 
 
+@pytest.mark.parametrize(
+    ("line", "value"), [("2", 2), ("0.5", 0.5), ("true", True), ("many", "many")]
+)
+def test_a_choice_without_a_type_is_the_value_that_the_form_has(line: str, value: Json) -> None:
+    asked = form({"type": "object", "properties": {"cups": {"enum": [0.5, 2, True, "many"]}}})
+    with pytest.raises(LooplineError, match=r"choose one of 0\.5, 2, true, many"):
+        asked.take("3")
+    assert asked.take(line)
+    assert asked.answer == {"cups": value}
+
+
 def test_a_question_without_fields_is_answered_with_yes_or_no() -> None:
     asked = form(None)
     with pytest.raises(LooplineError):
@@ -89,6 +101,34 @@ def test_a_question_is_answered_in_a_chat(asking: Loopline) -> None:
         terminal.type("/quit\r")
         assert terminal.end() == 0
     assert "accept: green" in result_of(asking, "c1")
+
+
+def test_the_next_question_is_shown_when_the_first_is_answered_elsewhere(asking: Loopline) -> None:
+    with Terminal(asking, "chat", "asking", "-c", "c1") as terminal:
+        terminal.see("\n>")
+        terminal.type("two teas\r")
+        terminal.see("calc asks: Which tea")
+        wait_for(lambda: len(open_questions(asking)) == 2)
+        first, second = ("c1", "c2") if "? c1" in terminal.text else ("c2", "c1")
+        assert f"? {second}" not in terminal.text
+        assert asking("answer", "-c", "c1", first, "kind=black").code == 0
+        terminal.see(f"? {second} calc asks: Which tea")
+        terminal.type("green\r")
+        terminal.see("2 rounds")
+        terminal.type("/quit\r")
+        assert terminal.end() == 0
+    results = {
+        block["body"]["call_id"]: block["body"]["text"]
+        for block in asking.blocks("c1")
+        if block["type"] == "react.tool.result"
+    }
+    assert results == {first: "accept: black", second: "accept: green"}
+
+
+def open_questions(asking: Loopline) -> list[str]:
+    """The ids of the calls that ask now."""
+    document = asking("answer", "-c", "c1", "--json").value
+    return [question["call_id"] for question in document["questions"]]
 
 
 def test_a_signal_ends_a_chat_with_its_servers_and_sets_the_terminal_back(asking: Loopline) -> None:

@@ -7,12 +7,14 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from loopline import Bundle, Harness
 from loopline.cli.workers import WorkerMetering
 from loopline.harness import open_turns, open_worker
 from loopline.timeline import Exit, ToolResult, TurnHeader
+from tests.doors.command import LIMIT_SECONDS, Loopline
 from tests.support.echo_model import EchoModel
 from tests.support.worker_process import running, submitter, work, worker_process
 
@@ -108,3 +110,33 @@ async def test_a_stop_from_another_process_ends_the_turn_of_a_worker(
                 assert await other.conversation("c1").stop()
             assert (await sent.result()).exit_reason == "stopped"
             assert await open_turns(harness.log) == []
+
+
+TELLING = """import sys
+
+from loopline import BaseWorkflow, Bundle
+
+
+class Telling(BaseWorkflow):
+    async def process(self, payload):
+        return await self.answer(" ".join(sys.orig_argv))
+
+
+bundle = Bundle(id="telling", workflow=Telling)
+"""
+
+
+def test_the_command_line_of_a_servers_worker_does_not_show_the_store(tmp_path: Path) -> None:
+    (tmp_path / "telling.py").write_text(TELLING)
+    options = ("--port", "0", "--workers", "1", "--store", "sqlite:///own.db")
+    process = Loopline(tmp_path).start("serve", "telling.py", *options)
+    try:
+        assert process.stderr is not None
+        address = process.stderr.readline().partition(" at ")[2].partition(";")[0]
+        place = f"{address}/conversations/default/default/c1/messages"
+        answered = httpx2.post(place, json={"text": "hello"}, timeout=LIMIT_SECONDS).json()
+    finally:
+        process.terminate()
+        process.communicate(timeout=LIMIT_SECONDS)
+    assert "loopline worker telling.py --of-server" in answered["answer"]
+    assert "own.db" not in answered["answer"]

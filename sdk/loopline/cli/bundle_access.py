@@ -96,9 +96,10 @@ def parse_properties(choices: Choices) -> dict[str, Setting]:
     """Return the properties that `--prop` sets, by dotted name.
 
     Raises:
-        PropertyError: a `--prop` is not `NAME=VALUE`.
+        UsageError: a `--prop` is not `NAME=VALUE`.
     """
-    return dict(map(parse_setting, choices.props))
+    with misuse(PropertyError):
+        return dict(map(parse_setting, choices.props))
 
 
 def misused_properties(choices: Choices) -> AbstractContextManager[None]:

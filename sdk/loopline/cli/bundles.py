@@ -29,7 +29,7 @@ from loopline.cli.terminal import QUIET, WARNING, Screen, escape, quantity
 from loopline.cli.turn_display import schema_fields
 from loopline.clock import SystemClock
 from loopline.crew import Agents
-from loopline.errors import BundleError, LooplineError, PropertyError, ToolError
+from loopline.errors import BundleError, LooplineError, ToolError
 from loopline.harness import features_for, open_executions, skill_places
 from loopline.knowledge import ROOT_SETTINGS, KnowledgeState
 from loopline.models import Json, JsonObject, OutputSchema, dumps, output_type_of
@@ -88,8 +88,7 @@ class Findings:
 @parameters.json_option
 async def check(choices: Choices, screen: Screen, bundle: str) -> int:
     """Show the parts of a bundle, its problems and its warnings."""
-    with misuse(PropertyError):
-        overrides = parse_properties(choices)
+    overrides = parse_properties(choices)
     loaded = bundles.load(bundle)
     findings = Findings(loaded.bundle.id)
     findings.properties = findings.attempt(

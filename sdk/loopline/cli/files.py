@@ -240,7 +240,7 @@ def _digest(tree: Mapping[str, tl.Block], path: str) -> str:
 
 
 def _row(path: str, block: tl.Block) -> Text:
-    """Render a file as its path, ref and description with tabs in between; an internal file is marked `internal`."""
+    """Render a file as its path, its ref, and its type and size, with tabs in between; ` internal` marks internal files."""
     version = file_version(block)
     kind = " internal" if version.visibility == "internal" else ""
     return Text.assemble(

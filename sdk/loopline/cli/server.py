@@ -265,8 +265,10 @@ async def _serve_with_workers(
         if value != quota.default:
             options += ["--quota", f"{quota.name}={value}"]
     arguments = worker_arguments(bundles, choices, options)
-    key = settings.signing_key.decode()
-    async with worker_processes(workers, arguments, key, settings.drain_seconds):
+    secrets = {"LOOPLINE_SIGNING_KEY": settings.signing_key.decode()}
+    if choices.store:
+        secrets["LOOPLINE_STORE"] = choices.store
+    async with worker_processes(workers, arguments, secrets, settings.drain_seconds):
         await server.serve()
 
 

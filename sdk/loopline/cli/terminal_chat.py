@@ -39,6 +39,8 @@ WRITE_SECONDS = 0.02
 BUSY_HINT = f"{Command.STEER} TEXT changes its direction · {Command.STOP} stops waiting"
 PAST_TURNS = 20
 """The turns of an earlier chat that are shown when it continues."""
+QUESTION_SECONDS = 0.2
+"""The time after which the question after one that was dropped is shown."""
 OTHER_LINES = 5
 """The rows that a running turn leaves to the prompt, the toolbar and the lines above."""
 
@@ -78,6 +80,7 @@ class TerminalChat(Chat):
         self._turn: asyncio.Task[None] | None = None
         self._transcript = Transcript(screen.width)
         self._questions: list[QuestionForm] = []
+        self._shown_question: QuestionForm | None = None
         self._signal_code = 0
 
     async def converse(self) -> int:
@@ -251,15 +254,17 @@ class TerminalChat(Chat):
         self._show_question()
 
     def _show_question(self) -> None:
-        if self._questions:
-            self._screen.note(self._questions[0].question)
-            self._screen.note(self._questions[0].prompt)
+        """Show the first question, once."""
+        first = self._questions[0] if self._questions else None
+        if first is not None and first is not self._shown_question:
+            self._shown_question = first
+            self._screen.note(first.question)
+            self._screen.note(first.prompt)
 
     def _add_question(self, event: Delta) -> None:
         """Queue the question of a running call, and show it if it is the first in the queue."""
         self._questions.append(QuestionForm(event.call_id, event.text, event.data))
-        if len(self._questions) == 1:
-            self._show_question()
+        self._show_question()
 
     async def _steer(self, text: str) -> None:
         if not text:
@@ -309,10 +314,13 @@ class TerminalChat(Chat):
             self._screen.note("the message was withdrawn before its turn began")
 
     def _drop_questions(self, block: tl.Block) -> None:
-        """Remove the questions of a call when its result arrives."""
-        if isinstance(block.body, tl.ToolResult):
-            call_id = block.body.call_id
-            self._questions = [each for each in self._questions if each.call_id != call_id]
+        """Remove the questions of a call when its result arrives, and soon show the next question if it is first now."""
+        if not isinstance(block.body, tl.ToolResult):
+            return
+        call_id = block.body.call_id
+        self._questions = [each for each in self._questions if each.call_id != call_id]
+        # A stop ends all calls one after the other: their questions are not shown on the way.
+        asyncio.get_running_loop().call_later(QUESTION_SECONDS, self._show_question)
 
     async def _has_ended(self, number: int) -> bool:
         """Return whether the turn has ended, for example because another process ran it; false for 0."""

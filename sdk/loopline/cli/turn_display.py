@@ -548,8 +548,11 @@ def _parse_value(line: str, field: Mapping[str, Json]) -> Json:
     match field:
         case {"default": default} if not line:
             return default
-        case {"enum": list(values)} if line not in map(_plain, values):
-            raise LooplineError(f"choose one of {', '.join(map(_plain, values))}")
+        case {"enum": list(values)}:
+            chosen = {_plain(value): value for value in values}
+            if line not in chosen:
+                raise LooplineError(f"choose one of {', '.join(chosen)}")
+            return chosen[line]
         case {"type": "boolean"} if line.casefold() in YES_AND_NO:
             return YES_AND_NO[line.casefold()]
         case {"type": "boolean"}:

@@ -8,8 +8,9 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -18,7 +19,7 @@ from rich.text import Text
 from loopline import harness
 from loopline.bundle import HostFile
 from loopline.cli import parameters
-from loopline.cli.bundle_access import PROGRAM, parse_properties, run_options
+from loopline.cli.bundle_access import PROGRAM, parse_properties, run_options, store_options
 from loopline.cli.options import ANSWERED, FAILED, Choices, UsageError, command, misuse
 from loopline.cli.terminal import Screen, escape
 from loopline.clock import SystemClock
@@ -27,7 +28,13 @@ from loopline.errors import LooplineError, StoreError
 from loopline.models import Json, ModelRegistry
 from loopline.react import hide_details
 from loopline.tasks import cancel_all
-from loopline.timeline import ConversationKey, TimelineLog, iso_time
+from loopline.timeline import (
+    DEFAULT_PROJECT,
+    DEFAULT_TENANT,
+    ConversationKey,
+    TimelineLog,
+    iso_time,
+)
 
 if TYPE_CHECKING:
     from loopline.server.quotas import QuotaGate
@@ -219,20 +226,20 @@ async def _watch_parent(parent: int, opened: harness.Worker) -> None:
 
 
 def worker_arguments(bundles: Sequence[str], choices: Choices, options: Sequence[str]) -> list[str]:
-    """Return the arguments of `loopline worker` for a worker of a server."""
-    store = ["--store", choices.store] if choices.store else []
-    return ["worker", *bundles, "--of-server", *options, *store, *run_options(choices)]
+    """Return the arguments of `loopline worker` for a worker of a server; the store is in its environment."""
+    return ["worker", *bundles, "--of-server", *options, *run_options(choices)]
 
 
 @asynccontextmanager
 async def worker_processes(
-    count: int, arguments: Sequence[str], signing_key: str, drain_seconds: float
+    count: int, arguments: Sequence[str], secrets: Mapping[str, str], drain_seconds: float
 ) -> AsyncGenerator[None, None]:
     """Keep `count` worker processes running inside the context; then let them drain, and kill those that do not end.
 
-    A process that ends is replaced after RESTART_SECONDS. The signing key is in the environment of the processes.
+    A process that ends is replaced after RESTART_SECONDS. `secrets` are variables of the environment of the processes,
+    because their arguments are shown to all users of the machine.
     """
-    environment = {**os.environ, "LOOPLINE_SIGNING_KEY": signing_key}
+    environment = {**os.environ, **secrets}
     command_line = [sys.executable, "-m", "loopline", *arguments, "--drain", f"{drain_seconds}"]
     keepers = [
         asyncio.create_task(_keep_running(command_line, environment, drain_seconds))
@@ -337,8 +344,10 @@ def _find_conversation(listed: Sequence[harness.OpenTurn], name: str) -> Convers
     """
     keys = {turn.conversation for turn in listed if turn.conversation.name == name}
     if len(keys) > 1:
-        users = ", ".join(sorted(key.user for key in keys))
-        raise LooplineError(f"{name!r} is a conversation of several users ({users}): add --user")
+        owners = ", ".join(sorted(f"{key.tenant}/{key.project}/{key.user}" for key in keys))
+        raise LooplineError(
+            f"{name!r} is a conversation of several owners ({owners}): add --user, --project or --tenant"
+        )
     if not keys:
         raise LooplineError(f"no turn of {name!r} runs, waits or failed")
     return keys.pop()
@@ -387,18 +396,24 @@ async def approvals(choices: Choices, screen: Screen) -> int:
     for approval in waiting:
         key, call = approval.conversation, approval.call
         people = f" ({len(call.approved_by)} of {call.people})" if call.people > 1 else ""
-        where = f"{iso_time(approval.since)} {call.call_id} of {key.name} ({key.user})"
+        is_default = (key.tenant, key.project) == (DEFAULT_TENANT, DEFAULT_PROJECT)
+        owner = key.user if is_default else f"{key.tenant}/{key.project}/{key.user}"
+        where = f"{iso_time(approval.since)} {call.call_id} of {key.name} ({owner})"
         screen.print(Text(escape(f"{where}: {call.question}{people}")))
-        screen.note_command(_answer_line(approval, choices))
+        if call.stays_open or is_default:  # `loopline run` has only the default project
+            screen.note_command(_answer_line(approval, choices))
     return ANSWERED
 
 
 def _answer_line(approval: harness.WaitingApproval, choices: Choices) -> str:
     """Return the command that approves the call; for a paused turn the bundle is to be filled in."""
     key, call = approval.conversation, approval.call
-    stored = ["--store", choices.store] if choices.store else []
-    where = ["-c", key.name, *stored, "--user", key.user]
+    where = ["-c", key.name, *store_options(replace(choices, user=key.user))]
     by = ["--by", "NAME"] if call.approved_by else []
     if call.stays_open:
+        if key.project != DEFAULT_PROJECT:
+            where += ["--project", key.project]
+        if key.tenant != DEFAULT_TENANT:
+            where += ["--tenant", key.tenant]
         return shlex.join([PROGRAM, "answer", call.call_id, "yes", *by, *where])
     return shlex.join([PROGRAM, "run", "BUNDLE", "--answer", f"{call.call_id}=yes", *by, *where])
