@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from loopline import BundleError
-from loopline.bundle import LoadedBundle, load, load_runtimes, load_skills, load_tools
+from loopline.bundle import (
+    LoadedBundle,
+    load,
+    load_mcp_selections,
+    load_runtimes,
+    load_skills,
+    load_tools,
+)
 from tests.authoring.bundle_files import SPECS, TOOLS, guide, line_of
 
 SKILL = "---\nname: Tea\ndescription: How to make tea.\n---\nBoil water.\n"
@@ -136,6 +143,45 @@ def test_a_wrong_tools_descriptor_is_told_with_its_line(
     tmp_path: Path, descriptor: str, line: str, message: str
 ) -> None:
     check_refused(tmp_path, descriptor, line, message, "tools_descriptor")
+
+
+LONGER = {
+    "others in it": "others = [{}, {}]\n{name} = [\n    *others,\n    {},\n]\n",
+    "others in a tuple": "others = [{}, {}]\n{name} = (\n    *others,\n    {},\n)\n",
+    "items added": "{name} = []\n{name} += [{}, {}]\n{name}.append({})\n",
+}
+"""Lists that have three items when they are read, and fewer where they are written."""
+ENTRIES = {
+    "TOOLS_SPECS": ['{"ref": "tools.py", "alias": "a"}', '{"ref": "tools.py", "alias": "b"}'],
+    "MCP_TOOL_SPECS": ['{"server_id": "a"}', '{"server_id": "b"}'],
+}
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+@pytest.mark.parametrize("text", LONGER.values(), ids=LONGER)
+def test_a_wrong_entry_of_a_list_that_grew_is_told_with_the_line_of_the_list(
+    tmp_path: Path, text: str, name: str
+) -> None:
+    descriptor = text.format(*ENTRIES[name], 3, name=name)
+    loaded = bundle(tmp_path, {"tools_descriptor.py": descriptor})
+    read = load_tools if name == "TOOLS_SPECS" else load_mcp_selections
+    with pytest.raises(BundleError) as raised:
+        read("guide.tools_descriptor", loaded)
+    location = line_of(tmp_path / "guide" / "tools_descriptor.py", f"{name} = ")
+    assert str(raised.value).startswith(f"{location}: 3 ")
+
+
+@pytest.mark.parametrize("text", LONGER.values(), ids=LONGER)
+def test_a_list_of_servers_that_grew_is_read(tmp_path: Path, text: str) -> None:
+    name, last = "MCP_TOOL_SPECS", '{"server_id": "c"}'
+    descriptor = text.format(*ENTRIES[name], last, name=name)
+    loaded = bundle(tmp_path, {"tools_descriptor.py": descriptor})
+    selections = load_mcp_selections("guide.tools_descriptor", loaded)
+    location = line_of(tmp_path / "guide" / "tools_descriptor.py", f"{name} = ")
+    assert selections is not None
+    assert [(item.alias, item.location) for item in selections] == [
+        (alias, location) for alias in "abc"
+    ]
 
 
 def test_a_descriptor_without_specs_is_told(tmp_path: Path) -> None:

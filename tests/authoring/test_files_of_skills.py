@@ -249,12 +249,16 @@ def test_what_cannot_be_read_in_a_folder_is_told(tmp_path: Path) -> None:
     folder = laid(tmp_path / "skills", {"SKILL.md": skill("Brew."), "a/b/c/d/e/f/g/h/deep.md": "x"})
     (tmp_path / "secret").write_text("secret")
     (folder / "link.md").symlink_to(tmp_path / "secret")
+    write(tmp_path / "outside", {"secret.md": "secret"})
+    for name in ("linked", "a/b/c/d/e/f/g/linked"):
+        (folder / name).symlink_to(tmp_path / "outside")
     with (folder / "huge.bin").open("wb") as file:
         file.truncate(11 * 1024 * 1024)
     skills = Skills.load(tmp_path / "skills")
     assert skills.find("public", "tea").files == ()
     problems = "\n".join(skills.warnings)
-    assert "link.md: a link is not followed" in problems
+    for name in ("link.md", "linked", "a/b/c/d/e/f/g/linked"):
+        assert problems.count(f"{folder / name}: a link is not followed") == 1
     assert (
         "huge.bin: it has 11,534,336 bytes, and a file of a skill may have 10,485,760" in problems
     )

@@ -227,6 +227,24 @@ def test_yaml_is_one_document() -> None:
     assert raised.value.line == 2
 
 
+@pytest.mark.parametrize(
+    ("text", "plain", "line", "problem"),
+    [
+        ("a: b\n? - a\n: b\n", True, 3, "a key must be text"),
+        ("a: b\n? c: d\n: b\n", True, 3, "a key must be text"),
+        ("[" * 1_000, False, 2, "it is nested too deeply"),
+        ("- " * 1_000, True, 2, "it is nested too deeply"),
+    ],
+    ids=["a list as a key", "a mapping as a key", "deep brackets", "deep dashes"],
+)
+def test_yaml_that_is_no_json_is_told_with_its_line(
+    text: str, plain: bool, line: int, problem: str
+) -> None:
+    with pytest.raises(YamlError) as raised:
+        read_yaml(text, first_line=2, plain=plain)
+    assert (raised.value.line, raised.value.problem) == (line, problem)
+
+
 @pytest.mark.parametrize("key", ["built_in", "allowed-tools"])
 def test_a_key_without_effect_is_warned_of(tmp_path: Path, key: str) -> None:
     write(tmp_path, {"public/tea/SKILL.md": skill(more=f"{key}: [other]\n")})

@@ -121,6 +121,13 @@ def test_names_of_all_languages_are_judged_as_the_reference_does(name: str, tmp_
     assert bool(check_skill(folder)) is bool(reference(folder))
 
 
+def test_a_byte_order_mark_is_no_problem(tmp_path: Path) -> None:
+    """A skill with it is loaded, although the reference refuses it."""
+    laid(tmp_path, f"\ufeff{valid()}")
+    checked = Loopline(tmp_path)("skills", "check", ".")
+    assert (checked.code, checked.out) == (0, "")
+
+
 def test_a_folder_without_a_skill_is_a_problem(tmp_path: Path) -> None:
     (problem,) = check_skill(tmp_path)
     assert str(problem) == f"{tmp_path}:1: SKILL.md is missing"

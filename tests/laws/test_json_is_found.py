@@ -56,6 +56,7 @@ def test_an_object_is_read_where_it_begins_and_its_end_is_told(
         ('Sure! {"a": 1} Anything else?', {"a": 1}),
         ('```json\n{"a": 1}\n```', {"a": 1}),
         ('Not {"b": 2} but\n```\n{"a": 1}\n```', {"a": 1}),
+        ('Not {"b": 2} but\n```json\n{}\n```\n{"a": 1}', {}),
         ('```\n{"a": "```json\\n{}\\n```"}\n```', {"a": "```json\n{}\n```"}),
         ('```\nfirst\n```\n```json\n{"a": 1}\n```', {"a": 1}),
         ('[1, 2] and {"a": 1}', {"a": 1}),

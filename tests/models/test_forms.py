@@ -44,6 +44,12 @@ OPEN: list[JsonObject] = [
     {"type": "object", "properties": {"a": {"oneOf": [{"type": "string"}]}}},
     {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "object"}}}},
     {"anyOf": [{"type": "object", "properties": {}}]},
+    {"type": "object", "properties": {}, "additionalProperties": {}},
+    {"type": "object", "properties": {"a": {"type": ["object", "null"], "properties": {}}}},
+    {"type": "object", "properties": {"a": {"type": ["array", "null"]}}},
+    {"type": "object", "properties": {"a": True}},
+    {"type": "object", "properties": {"a": {"type": "array", "items": True}}},
+    {"type": "object", "properties": {"a": {"anyOf": [{"type": "string"}, True]}}},
 ]
 
 

@@ -10,7 +10,7 @@ from loopline import Harness, Output, OutputFile, ToolContext, tool
 from loopline.errors import PropertyError
 from loopline.testing import Call, ScriptedModel
 from loopline.testing.scripted import Entry
-from loopline.timeline import FileAdded
+from loopline.timeline import FileAdded, parse_path
 from tests.doors.command import Loopline
 from tests.support.scripted_conversation import talking
 from tests.workspace.test_files_of_a_turn import bundle
@@ -92,6 +92,24 @@ async def test_a_program_stays_one_in_patches_checkouts_exports_and_documents(
         await harness.load(document, name="copy")
         copy = await harness.conversation("copy").blocks()
     assert [block.body for block in copy if isinstance(block.body, FileAdded)] == added
+
+
+async def test_a_program_that_the_call_has_removed_is_none() -> None:
+    @tool(effect="write")
+    def drop(context: ToolContext) -> str:
+        """Remove programs, one that is recorded and one of the call."""
+        files, paths = context.workspace, ("files/own.py", "files/new.py")
+        files.write(paths[1], "new\n", executable=True)
+        before = [files.is_executable(parse_path(path)) for path in paths]
+        for path in paths:
+            files.remove(path)
+        return f"{before}, then {[files.is_executable(parse_path(path)) for path in paths]}"
+
+    script: list[Entry] = [Call("files.make"), Call("files.drop"), "Done."]
+    async with talking(script, bundle=bundle("latest", make, drop)) as talk:
+        await talk.say("go")
+        (result,) = await talk.read(["tc:turn_1.c2.result"])
+    assert result.text.startswith("[True, True], then [False, False]")
 
 
 @pytest.mark.parametrize(

@@ -258,7 +258,10 @@ def _line(written: ast.expr, item: int | str | None) -> int:
     """Return the line of an item of a list (by index) or dict (by key); otherwise the line of the expression."""
     match written:
         case ast.List(elts=items) | ast.Tuple(elts=items):
-            return items[item].lineno if isinstance(item, int) else written.lineno
+            before = items[: item + 1] if isinstance(item, int) else []
+            # A list may be longer than its literal, and after `*others` its items have other numbers.
+            is_literal = not any(isinstance(each, ast.Starred) for each in before)
+            return before[-1].lineno if is_literal and item == len(before) - 1 else written.lineno
         case ast.Dict(keys=keys):
             named = (key for key in keys if isinstance(key, ast.Constant) and key.value == item)
             return next((key.lineno for key in named), written.lineno)

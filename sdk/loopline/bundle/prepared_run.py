@@ -351,7 +351,11 @@ class PreparedRun(Struct, frozen=True, kw_only=True):
     def output_of(self, of_loop: object) -> OutputType[Any] | None:
         """Return the type of the answer: that of the turn, otherwise the type `of_loop`, otherwise that of the bundle.
 
-        A resumed turn without any of these uses the schema in its header.
+        A resumed turn without any of these uses the schema in its header. If the turn has only a schema, and the loop or the
+        bundle has a type with the same schema, that type is returned. None means free text.
+
+        Raises:
+            LooplineError: the type or the schema in the header is not valid.
         """
         default = self.services.output if of_loop is None else output_type_of(of_loop)
         requested = self.recorder.output

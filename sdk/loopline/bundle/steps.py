@@ -310,8 +310,9 @@ def _return_type(name: str, function: Callable[..., Any]) -> Any:
             "the top of its module"
         ) from None
     kind = hints["return"]
-    if get_origin(kind) is not None and issubclass(cast("type", get_origin(kind)), Awaitable):
-        return get_args(kind)[-1]
+    origin = get_origin(kind) or kind
+    if isinstance(origin, type) and issubclass(origin, Awaitable):
+        return (inspect.Signature.empty, *get_args(kind))[-1]
     return kind
 
 

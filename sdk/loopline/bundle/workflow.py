@@ -608,7 +608,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
     async def map(
         self,
         agent: str | crew.Agent,
-        tasks: Iterable[str],
+        tasks: Sequence[str],
         *,
         limit: int = crew.MAX_WORKERS,
         context: str = "",

@@ -102,11 +102,10 @@ class Folder:
         try:
             with self._parent(names[:-1], make=True) as parent:
                 mode = PROGRAM_MODE if executable else FILE_MODE
-                with os.fdopen(
-                    os.open(unfinished, _WRITE_FLAGS, mode, dir_fd=parent), "wb"
-                ) as file:
-                    file.write(data)
+                descriptor = os.open(unfinished, _WRITE_FLAGS, mode, dir_fd=parent)
                 try:
+                    with os.fdopen(descriptor, "wb") as file:
+                        file.write(data)
                     os.rename(unfinished, names[-1], src_dir_fd=parent, dst_dir_fd=parent)
                 except OSError:
                     os.unlink(unfinished, dir_fd=parent)

@@ -173,6 +173,8 @@ class Workspace:
 
     def is_executable(self, path: WorkspacePath) -> bool:
         """Return whether a file is executable; false if it does not exist."""
+        if str(path) not in self:
+            return False
         change = self._changes.get(str(path))
         block = self._recorded.get(str(path))
         if change is not None and change.executable is not None:

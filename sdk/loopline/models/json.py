@@ -82,16 +82,13 @@ def json_objects(text: str) -> list[JsonObject]:
 
 
 def extract_json(text: str) -> JsonObject | None:
-    """Return the first valid JSON object that directly follows a fence marker.
-
-    If there is none, or if that object is empty, the first valid one in the text is returned, or None.
-    """
+    """Return the first valid JSON object directly after a fence marker, otherwise the first in the text, or None."""
     repaired = _repair(text)
     items = [(item, at) for item, at, _ in _objects(repaired) if not isinstance(item, BrokenJson)]
     fenced = (
         item for item, at in items if _FENCED.search(repaired[max(0, at - _FENCE_CHARACTERS) : at])
     )
-    return next(fenced, None) or (items[0][0] if items else None)
+    return next(fenced, items[0][0] if items else None)
 
 
 def extract_value(text: str) -> tuple[Json, bool] | BrokenJson:

@@ -277,9 +277,9 @@ def json_form(name: str, schema: JsonObject) -> JsonForm:
         return JsonForm(name=name, schema=schema)
 
 
-def _strict(schema: JsonObject) -> JsonObject:
+def _strict(schema: Json) -> JsonObject:
     """Return the strict form of a schema, with bounds in its description, or raise `_NotStrictError`."""
-    if _UNSUPPORTED & schema.keys():
+    if not isinstance(schema, dict) or _UNSUPPORTED & schema.keys():
         raise _NotStrictError
     if "$ref" in schema:  # providers reject other keywords next to it
         return {"$ref": schema["$ref"]}
@@ -292,7 +292,9 @@ def _strict(schema: JsonObject) -> JsonObject:
         description = {"description": "", **strict}["description"]
         strict["description"] = f"{description} ({dumps(cast('Json', bounds))})".strip()
     match schema:
-        case {"type": "object", "additionalProperties": extra} if extra:
+        case {"type": "object", "additionalProperties": extra} if extra is not False:
+            raise _NotStrictError
+        case {"type": list(kinds)} if "object" in kinds or "array" in kinds:
             raise _NotStrictError
         case {"type": "object", "properties": dict(properties)}:
             return {**strict, "required": [*properties], "additionalProperties": False}
@@ -305,14 +307,14 @@ def _strict(schema: JsonObject) -> JsonObject:
 
 
 def _strict_value(name: str, value: Json) -> Json:
-    """Return the value of a keyword, with the schemas in it made strict; boolean schemas in it are dropped."""
+    """Return the value of a keyword, with the schemas in it made strict, or raise `_NotStrictError`."""
     match value:
         case dict() if name in _DEFINITIONS:
-            return {key: _strict(item) for key, item in value.items() if isinstance(item, dict)}
-        case dict() if name == "items":
+            return {key: _strict(item) for key, item in value.items()}
+        case _ if name == "items":
             return _strict(value)
         case list() if name == "anyOf":
-            return [_strict(item) for item in value if isinstance(item, dict)]
+            return [_strict(item) for item in value]
         case _:
             return value
 

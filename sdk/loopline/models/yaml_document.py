@@ -72,6 +72,8 @@ def read_yaml(text: str, *, first_line: int = 1, plain: bool = False) -> YamlDoc
         raise YamlError(line, error.problem or str(error)) from error
     except yaml.YAMLError as error:
         raise YamlError(first_line, " ".join(str(error).split())) from error
+    except RecursionError as error:
+        raise YamlError(first_line, "it is nested too deeply") from error
     finally:
         loader.dispose()
     return YamlDocument(value, walk.lines)
@@ -166,6 +168,8 @@ class _Walk:
         for key, item in node.value:
             if key.tag != f"{_TAG}str" and not self.plain:
                 raise YamlError(self._line(key), f"the key {key.value!r} must be text: quote it")
+            if not isinstance(key.value, str):
+                raise YamlError(self._line(key), "a key must be text")
             if key.value in values:
                 raise YamlError(self._line(key), f"{key.value!r} is given twice")
             self.lines[(*path, key.value)] = self._line(key)

@@ -209,8 +209,8 @@ class SkillFile:
 def folder_files(folder: Path, beside: Collection[str]) -> tuple[list[SkillFile], list[str]]:
     """List the files in the folder of a skill by path, without the paths in `beside`, and the problems with other files.
 
-    Links to files, large files, deep folders, and files after the first 500 are left out, each with a problem. Linked
-    folders are left out without a problem. After 20 problems, one more says that the rest is left out.
+    Links, large files, deep folders, and files after the first 500 are left out, each with a problem. After 20
+    problems, one more says that the rest is left out.
     """
     files = list[SkillFile]()
     problems = list[str]()
@@ -245,6 +245,7 @@ def _walk(folder: Path) -> Iterator[Path]:
         if depth + 1 >= MAX_DEPTH:
             yield from (Path(root) / name for name in folders)
             folders.clear()
+        yield from (link for name in folders if (link := Path(root) / name).is_symlink())
         yield from (Path(root) / name for name in sorted(names) if not name.startswith("."))
 
 

@@ -87,10 +87,12 @@ def _format_problems(folder: Path) -> list[SkillProblem]:
     if path is None:
         return [SkillProblem(folder, 1, f"{FILES[0]} is missing")]
     try:
-        text = path.read_bytes().decode().replace("\r\n", "\n")
+        text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
         front, _ = split_front_matter(text, plain=True)
     except UnicodeDecodeError as error:
         return [SkillProblem(path, 1, f"not UTF-8: {error.reason}")]
+    except OSError as error:
+        return [SkillProblem(path, 1, f"cannot be read: {error.strerror}")]
     except YamlError as error:
         return [SkillProblem(path, error.line, error.problem)]
     value = front.value
