@@ -14,7 +14,7 @@ import pytest
 from loopline import BaseWorkflow, Bundle, Harness
 from loopline.harness.spaces import Embedders
 from loopline.search import EmbeddingError
-from loopline.search.http_embedder import HttpEmbedder
+from loopline.search.http_embedder import RESPONSE_BYTES, HttpEmbedder
 from loopline.testing import ScriptedModel
 from tests.support.local_http import Answering, at_work
 
@@ -27,6 +27,7 @@ class EmbeddingServer:
     def __init__(self) -> None:
         self.statuses: list[int] = []
         self.lost = 0
+        self.spaces = 0
         self.authorizations: list[str] = []
         self.inputs: list[list[str]] = []
         owner = self
@@ -55,7 +56,7 @@ class EmbeddingServer:
             {"index": n, "embedding": [3.0 * len(text), 4.0 * len(text)]}
             for n, text in enumerate(texts)
         ]
-        return json.dumps({"data": rows[: len(rows) - self.lost][::-1]})
+        return json.dumps({"data": rows[: len(rows) - self.lost][::-1]}) + " " * self.spaces
 
 
 @contextmanager
@@ -138,6 +139,12 @@ def test_an_answer_that_lacks_a_text_is_refused(server: EmbeddingServer) -> None
     server.lost = 1
     with pytest.raises(EmbeddingError, match="1 of 2 texts"):
         new_embedder.embed_passages(["a", "b"])
+
+
+def test_a_response_that_is_too_large_is_refused_with_its_limit(server: EmbeddingServer) -> None:
+    server.spaces = RESPONSE_BYTES
+    with pytest.raises(EmbeddingError, match="answered more than 67,108,864 bytes"):
+        embedder(server)
 
 
 def test_a_server_that_is_away_is_reported_by_its_host() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -254,6 +255,34 @@ async def test_an_index_damaged_under_way_is_built_again(folder: GitFolder, tmp_
         raw.write(b"\xff" * (file.stat().st_size - 2 * 8192))
     assert (await space.search("word7"))[0].path == "docs/7.md"
     assert not space.state.reused
+    await space.close()
+
+
+class BreakingRepository(MemoryRepository):
+    """A repository that breaks after its files were read."""
+
+    def abbreviate(self, commit: str) -> str:
+        raise KnowledgeError(f"{self.name} was removed")
+
+
+def open_files(folder: Path) -> list[Path]:
+    """The files in the folder that this process has open."""
+    files = list[Path]()
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            files.append(entry.readlink())
+    return [file for file in files if file.parent == folder]
+
+
+async def test_the_index_of_a_repository_that_breaks_is_closed(tmp_path: Path) -> None:
+    repository = BreakingRepository()
+    repository.commit(dict(FILES))
+    space = KnowledgeSpace(repository, FtsIndexes(tmp_path / "indexes"))
+    with pytest.raises(KnowledgeError, match="was removed") as broken:
+        await space.ensure()
+    assert len([*(tmp_path / "indexes").glob("*.fts")]) == 1
+    assert open_files(tmp_path / "indexes") == []
+    assert broken.value.__traceback__ is not None  # it refers to the index, which is not removed
     await space.close()
 
 

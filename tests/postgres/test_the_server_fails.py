@@ -17,7 +17,10 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from loopline.errors import StoreBusy
+from loopline.errors import StoreBusy, StoreError
+from loopline.store.postgres import PostgresReaders
+from loopline.store.postgres import PostgresServer as StoreServer
+from loopline.store.postgres_leases import PostgresSession
 from loopline.store.postgres_log import PostgresLog
 from loopline.timeline import NEW_TURN, ConversationKey, Entry, UserPrompt
 from tests.support.cutting_relay import losing_commits
@@ -25,6 +28,7 @@ from tests.support.postgres_server import (
     DURABLE,
     PostgresServer,
     durable_postgres,
+    free_port,
     running_postgres,
 )
 from tests.support.stopped_in_commit import KEY
@@ -207,6 +211,31 @@ async def test_a_write_that_a_doubtful_commit_left_out_is_made_once_its_conversa
         assert loser.cuts == 1
         for conversation in (locked, free):
             assert [block.seq for block in await log.read(conversation)] == [1, 2]
+
+
+async def test_readers_that_wait_for_a_server_are_closed_at_once() -> None:
+    away = StoreServer(f"postgresql://postgres@127.0.0.1:{free_port()}/postgres", read_only=True)
+    readers = PostgresReaders(away, 1)
+    reading = asyncio.create_task(
+        readers.read_statement(lambda connection: connection.execute("SELECT 1"))
+    )
+    await asyncio.sleep(0.1)
+    async with asyncio.timeout(5):
+        await asyncio.to_thread(readers.close)
+        with pytest.raises(StoreBusy, match="cannot be reached"):
+            await reading
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_a_session_that_is_closed_is_entered_by_nobody_and_may_be_left(*, used: bool) -> None:
+    session = PostgresSession(StoreServer(running_postgres().store_url(), read_only=False), 7)
+    if used:
+        session.enter(1)
+    session.close()
+    with pytest.raises(StoreError, match="is closed: open it again"):
+        session.enter(2)
+    session.leave(1)
+    session.close()
 
 
 @pytest.mark.campaign

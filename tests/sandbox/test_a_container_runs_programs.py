@@ -21,6 +21,7 @@ from loopline.sandbox.docker_daemon import LABEL, DockerDaemon, DockerSettings
 from loopline.testing import FakeClock, ScriptedModel
 from tests.bench.executions import execution, session
 from tests.support.docker_daemons import IMAGE, SETTINGS
+from tests.support.local_http import Answering, http_server
 from tests.support.programs import python
 
 SECONDS = "import time; print('up'); time.sleep(60)"
@@ -120,6 +121,27 @@ async def test_a_program_does_not_run_where_its_supervisor_cannot_isolate_it(
     assert end.failure is not None
     assert (end.failure.code, output, end.user_out) == ("isolation_unavailable", [], "")
     assert "SYS_ADMIN" in end.failure.message
+
+
+class WithoutImages(Answering):
+    """A daemon that gives its version, and cannot read its images."""
+
+    def get(self) -> None:
+        if self.path.endswith("/version"):
+            self.answer(b'{"Version": "27.0", "ApiVersion": "1.47"}')
+        else:
+            self.answer(b'{"message": "the disk has failed"}', status=500)
+
+
+async def test_a_daemon_that_cannot_look_for_its_image_is_reported(runs: Path) -> None:
+    with http_server(WithoutImages) as url:
+        daemon = DockerDaemon(url)
+        sandbox = DockerSandbox(SETTINGS, daemon, folder=runs)
+        [feature] = await sandbox.requirements()
+        await sandbox.close()
+        await daemon.close()
+    assert (feature.name, feature.ok) == ("daemon", False)
+    assert "the disk has failed" in feature.detail
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,16 @@ from loopline.sandbox.fargate import FargateSandbox, SnapshotError, restore_outp
 from loopline.sandbox.supervisor.frames import CALLS, OUTPUT, frame, frames
 from loopline.testing import ScriptedModel
 from tests.bench.executions import execution, session, start_harness
-from tests.support.ecs_endpoint import CREDENTIALS, TASKS, Services, clear, keys
+from tests.support.ecs_endpoint import (
+    BUCKET,
+    CREDENTIALS,
+    TASKS,
+    Services,
+    clear,
+    keys,
+    protected,
+    s3_server,
+)
 from tests.support.escapes import ATTEMPTS, ENDS, canaries, judge_all, judge_attempts
 from tests.support.programs import python
 from tests.support.waiting import until
@@ -323,6 +332,14 @@ async def test_what_a_task_has_made_beyond_its_limits_before_it_was_stopped_is_n
     assert (end.failure.where, end.failure.code) == ("limits", "disk_limit")
 
 
+def use_s3(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Name that S3 in the environment."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", address)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name.upper(), value)
+
+
 async def test_an_object_that_may_not_be_read_is_not_taken_for_one_that_is_not_there_yet(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -336,12 +353,23 @@ async def test_an_object_that_may_not_be_read_is_not_taken_for_one_that_is_not_t
 
     async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
         host, port = server.sockets[0].getsockname()
-        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://{host}:{port}")
-        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        for name, value in CREDENTIALS.items():
-            monkeypatch.setenv(name.upper(), value)
+        use_s3(f"http://{host}:{port}", monkeypatch)
         with pytest.raises(AwsError, match="AccessDenied"):
             await Aws().get(Bucket("snapshots", "x/"), "up/0")
+
+
+async def test_objects_that_are_not_removed_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    with s3_server() as address:
+        use_s3(address, monkeypatch)
+        aws, bucket = Aws(), Bucket(BUCKET, "x/")
+        for name in "abc":
+            await aws.put(bucket, name, b"1")
+        refusal = pytest.raises(AwsError, match=r"did not remove x/b \(Access Denied\)")
+        with protected(address, "x/b"), refusal:
+            await aws.remove(bucket)
+        assert keys(address) == ["x/b"]
+        await aws.remove(bucket)
+        assert keys(address) == []
 
 
 async def test_of_the_attempts_to_get_out_only_those_that_need_namespaces_see_anything(

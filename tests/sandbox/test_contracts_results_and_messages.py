@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import re
+from pathlib import Path
 
 import pytest
 
 from loopline.errors import ToolError
-from loopline.models import Json
+from loopline.models import Json, JsonObject
 from loopline.sandbox import (
     Execution,
     ExecutionLimits,
     Failure,
     ProducedFile,
     ProgramEnd,
+    ServedCall,
+    Session,
     parse_contract,
     result_of,
 )
 from loopline.sandbox.call_server import (
     CallMessage,
+    CallServer,
     EmitMessage,
     Hello,
     MessageError,
@@ -211,3 +217,46 @@ def test_any_other_message_is_refused(line: bytes) -> None:
 def test_brackets_in_a_text_are_no_depth() -> None:
     line = json.dumps({"emit": "e", "data": '\\"[' * 100}).encode()
     assert isinstance(parse_message(line, 1_000), EmitMessage)
+
+
+async def serve(tool: str, arguments: JsonObject) -> ServedCall:
+    return ServedCall(True, f"{tool} {arguments}")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b'{"hello": "t", "features": []}',
+        b'{"hello": "another", "features": []}',
+        b'{"id": 1, "tool": "shop.find", "arguments": {}}',
+        b"{",
+    ],
+    ids=["used token", "wrong token", "call", "malformed"],
+)
+async def test_a_second_connection_is_closed_and_the_program_goes_on(
+    message: bytes, tmp_path: Path
+) -> None:
+    calling = Execution(execution_id="e", turn_id="turn_1", program="", tools=("shop.find",))
+    server = CallServer(
+        tmp_path / "s",
+        calling,
+        Session(serve=serve),
+        token="t",
+        user=os.getuid(),
+        features=(),
+        is_member=lambda _: True,
+    )
+    async with server, asyncio.timeout(10):
+        reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
+        writer.write(b'{"hello": "t", "features": []}\n')
+        assert await reader.readline() == b"go\n"
+        second_reader, second_writer = await asyncio.open_unix_connection(tmp_path / "s")
+        second_writer.write(message + b"\n")
+        assert await second_reader.read() == b""
+        assert not server.stopped.done()
+        writer.write(b'{"id": 1, "tool": "shop.find", "arguments": {}}\n')
+        assert json.loads(await reader.readline())["value"] == "shop.find {}"
+        writer.write(b"{\n")  # what is malformed on the first connection still stops the program
+        assert (await server.stopped).code == "message_refused"
+        second_writer.close()
+        writer.close()

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from weakref import ref
 
 from loopline import Harness, tool
 from loopline.models import Json
+from loopline.sandbox.process import LocalSandbox
 from loopline.testing import Call, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import ProxiedCall, ToolResult
+from loopline.tools.builtin.execution import ProgramSession
+from tests.bench.executions import execution, session
 from tests.support.programs import bundle, lines, python
 
 
@@ -92,6 +98,29 @@ async def test_a_session_that_no_call_has_asked_for_in_time_is_gone() -> None:
 async def test_a_session_is_of_one_turn() -> None:
     _, other = await results([step("x = 1")], [step("print('x' in globals())")])
     assert lines(other.text) == ["False"]
+
+
+async def test_a_session_keeps_nothing_of_the_programs_before_the_last(runs: Path) -> None:
+    sandbox = LocalSandbox(folder=runs)
+    kept = list[ref[Callable[[str], None]]]()
+    texts = list[str]()
+
+    async def run(number: int) -> None:
+        def on_output(text: str) -> None:
+            texts.append(text)
+
+        kept.append(ref(on_output))
+        end = await opened.run(execution(f"print({number})"), session(on_output))
+        assert end.user_out == f"{number}\n"
+
+    opened = ProgramSession(sandbox, execution(""))
+    for number in range(4):
+        await run(number)
+    gc.collect()
+    gone = [listener() is None for listener in kept]
+    await opened.close()
+    await sandbox.close()
+    assert gone == [True, True, True, False]
 
 
 async def test_a_link_as_a_file_of_a_session_is_not_taken() -> None:

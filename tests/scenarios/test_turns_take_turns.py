@@ -30,7 +30,7 @@ from loopline import (
 from loopline import timeline as tl
 from loopline.conversations import QUEUE_CHANNEL, Conversation
 from loopline.conversations.subscriptions import BUSY_SECONDS
-from loopline.errors import ConflictError, ModelError
+from loopline.errors import ConflictError, ModelError, StoreError
 from loopline.events import Delta
 from loopline.models import Reply, StopReason, Usage
 from loopline.prompt import Answer, DecodedReply, Malformed
@@ -629,6 +629,35 @@ async def test_a_turn_that_waits_reads_the_steers_of_other_processes() -> None:
             with pytest.raises(Interrupted, match="steer"):
                 await interrupter.run(idly)
     assert log.reads == 1
+
+
+class FailsOnce(ReadsCounted):
+    """A log whose first read of steers fails."""
+
+    async def read(
+        self, conversation: tl.ConversationKey, *, types: Sequence[str] = (), **options: Any
+    ) -> Sequence[tl.Block]:
+        blocks = await super().read(conversation, types=types, **options)
+        if types and self.reads == 1:
+            raise StoreError("its disk has failed")
+        return blocks
+
+
+async def test_a_steer_is_read_although_an_earlier_read_has_failed() -> None:
+    clock = FakeClock()
+    log = FailsOnce(clock)
+    async with recorder_of(log, clock) as recorder:
+        interrupter = Interrupter(recorder, clock)
+
+        async def idly() -> None:
+            await log.was_asked.wait()
+            await log.append(KEY, [tl.Entry(body=tl.UserSteer(text="left"), turn=1)], seen=0)
+            await for_ever()
+
+        async with interrupter.watch(None, lambda _: None), asyncio.timeout(5):
+            with pytest.raises(Interrupted, match="steer"):
+                await interrupter.run(idly)
+    assert log.reads == 2
 
 
 async def test_a_look_that_is_due_as_the_turn_ends_is_not_taken() -> None:

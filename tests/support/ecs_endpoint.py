@@ -199,10 +199,31 @@ def clear(address: str) -> None:
             s3.delete_object(Bucket=BUCKET, Key=key)
 
 
+@contextmanager
+def protected(address: str, key: str) -> Generator[None]:
+    """Let nobody delete the object until the context ends."""
+    resource = f"arn:aws:s3:::{BUCKET}/{key}"
+    denial = {
+        "Effect": "Deny",
+        "Principal": "*",
+        "Action": "s3:DeleteObject",
+        "Resource": resource,
+    }
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [denial]})
+    with _client(address) as s3:
+        s3.put_bucket_policy(Bucket=BUCKET, Policy=policy)
+        try:
+            yield
+        finally:
+            s3.delete_bucket_policy(Bucket=BUCKET)
+
+
 class _S3(Protocol):
     create_bucket: Callable[..., None]
     list_objects_v2: Callable[..., Mapping[str, list[Mapping[str, str]]]]
     delete_object: Callable[..., None]
+    put_bucket_policy: Callable[..., None]
+    delete_bucket_policy: Callable[..., None]
 
     def close(self) -> None: ...
 

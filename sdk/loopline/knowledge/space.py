@@ -496,20 +496,24 @@ class RepositorySpace:
         with ThreadPoolExecutor(1) as pool:
             uncommitted = pool.submit(self._repository.count_uncommitted)
             index, report, reused = self._load_or_build(key, commit, progress)
-            state = KnowledgeState(
-                repository=self._repository.name,
-                location=self._repository.location,
-                ref=self.config.ref,
-                commit=commit,
-                short_commit=self._repository.abbreviate(commit),
-                files=report.files,
-                passages=index.size,
-                seconds=self._clock.elapsed() - start,
-                reused=reused,
-                uncommitted=uncommitted.result(),
-                warnings=(*self._repository.warnings, *report.warnings),
-                skipped=report.skipped,
-            )
+            try:
+                state = KnowledgeState(
+                    repository=self._repository.name,
+                    location=self._repository.location,
+                    ref=self.config.ref,
+                    commit=commit,
+                    short_commit=self._repository.abbreviate(commit),
+                    files=report.files,
+                    passages=index.size,
+                    seconds=self._clock.elapsed() - start,
+                    reused=reused,
+                    uncommitted=uncommitted.result(),
+                    warnings=(*self._repository.warnings, *report.warnings),
+                    skipped=report.skipped,
+                )
+            except BaseException:
+                index.close()
+                raise
         vectors = None
         if self._embedder is not None and self._vectors is not None:
             vectors = VectorBuild(key.signature, index, self._embedder, self._vectors, self._clock)

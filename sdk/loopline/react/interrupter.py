@@ -10,7 +10,7 @@ from typing import Literal, Self, TypeVar
 from msgspec import Struct
 
 from loopline.clock import Alarm, Clock
-from loopline.errors import StoreBusy
+from loopline.errors import StoreError
 from loopline.tasks import cancel_all
 from loopline.timeline import Recorder
 
@@ -162,7 +162,7 @@ class Interrupter:
             self._reading = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
-        with suppress(StoreBusy):  # the next poll tries again
+        with suppress(StoreError):  # the next poll tries again
             self._take_newest(await self._recorder.newest_steer_after(self._newest_steer))
         self._look_in(POLL_SECONDS)
 

@@ -73,21 +73,28 @@ class Aws:
         return await self._request("s3", sign)
 
     async def remove(self, bucket: Bucket) -> None:
-        """Remove all objects with the prefix. Objects that S3 does not delete are not reported.
+        """Remove all objects with the prefix.
 
         Raises:
-            AwsError: a request fails.
+            AwsError: a request failed, or S3 did not remove some objects.
         """
 
         def remove(s3: Any) -> None:
             """List the objects page by page, and delete each page of them."""
+            kept = list[Any]()
             pages = s3.get_paginator("list_objects_v2").paginate(
                 Bucket=bucket.name, Prefix=bucket.prefix
             )
             for page in pages:
                 if "Contents" in page:  # an empty page has none
                     keys = [{"Key": item["Key"]} for item in page["Contents"]]
-                    s3.delete_objects(Bucket=bucket.name, Delete={"Objects": keys, "Quiet": True})
+                    response = s3.delete_objects(
+                        Bucket=bucket.name, Delete={"Objects": keys, "Quiet": True}
+                    )
+                    kept += response.get("Errors", [])
+            if kept:
+                key, reason = kept[0].get("Key"), kept[0].get("Message") or kept[0].get("Code")
+                raise AwsError(f"S3 did not remove {key} ({reason}): allow s3:DeleteObject")
 
         await self._request("s3", remove)
 

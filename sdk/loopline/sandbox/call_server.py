@@ -226,20 +226,22 @@ class CallServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection until it is closed: send `go` after its hello, and then handle its messages.
 
-        If a hello was accepted, on this or an earlier connection, a malformed or refused message stops the program.
+        A refused connection is closed. After the hello was accepted, a malformed message stops the program.
         """
+        is_accepted = False
         try:
             process = self._check_peer(writer)
             async with asyncio.timeout(MESSAGE_SECONDS):
                 self._check_hello(await self._read_line(reader), process)
             writer.write(b"go\n")
+            is_accepted = True
             self.ready.set()
             while True:
                 first = await reader.readexactly(1)  # without a timeout: the next call may be late
                 line = await self._read_line(reader, first)
                 await self._handle(line, writer)
         except (MessageError, TimeoutError) as error:
-            if self.ready.is_set():
+            if is_accepted:
                 reason = str(error) or "a message took too long"
                 self._stop(StopProgram("message_refused", reason))
         except (asyncio.IncompleteReadError, ConnectionError):

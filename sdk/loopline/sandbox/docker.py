@@ -369,11 +369,11 @@ class DockerSandbox:
         """
         try:
             version = await self._daemon.version()
+            image = self._settings.image
+            has_image = await self._daemon.has_image(image)
         except DaemonError as error:
             return [Feature("daemon", False, str(error))]
         features = [Feature("daemon", True, f"version {version}")]
-        image = self._settings.image
-        has_image = await self._daemon.has_image(image)
         missing = (
             f"{image} is missing: docker pull or docker build it; it needs Python 3.10 or newer"
         )

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import io
 import json
+import logging
 import marshal
 import os
 import stat
@@ -44,6 +45,8 @@ from loopline.sandbox.seccomp_filter import FilterUnavailable, filter_program, s
 from loopline.sandbox.supervisor import frames
 from loopline.sandbox.supervisor.folders import remove_tree
 from loopline.tasks import cancel_all, finish
+
+_logger = logging.getLogger("loopline")
 
 _EXCLUDED = frozenset({".git", "__pycache__", ".pytest_cache", "logs", "executed_programs"})
 
@@ -578,8 +581,10 @@ class FargateTask:
         with suppress(AwsError):
             if self._arn and not self._is_stopped.is_set():
                 await self._aws.stop_task(self._settings.cluster, self._arn, "stopped by Loopline")
-        with suppress(AwsError):
+        try:
             await self._aws.remove(self._bucket)
+        except AwsError as error:
+            _logger.warning("files of a program stay in the bucket: %s", error)
 
 
 def _read_modules() -> JsonObject:

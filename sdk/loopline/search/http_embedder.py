@@ -119,7 +119,11 @@ class HttpEmbedder:
                 problem = f"{self._host} cannot be reached: {error}"
                 pause = 2.0**attempt
             else:
-                if response.is_success and len(response.content) <= RESPONSE_BYTES:
+                if response.is_success and len(response.content) > RESPONSE_BYTES:
+                    raise EmbeddingError(
+                        f"{self._host} answered more than {RESPONSE_BYTES:,} bytes"
+                    )
+                if response.is_success:
                     return response.content
                 problem = f"{self._host} answered {response.status_code} for {self._model}"
                 if response.status_code != 429 and response.status_code < 500:

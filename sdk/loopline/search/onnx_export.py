@@ -62,7 +62,8 @@ class _Network:
     def dense(self, value: str, weight: NDArray[np.float32], bias: NDArray[np.float32]) -> str:
         """Multiply by the transposed weight in 8 bits, and add the bias."""
         columns = np.ascontiguousarray(weight.T)
-        scales = (np.abs(columns).max(axis=0) / LARGEST).astype(np.float32)
+        largest = np.maximum(np.abs(columns).max(axis=0), 1e-12)  # a column of zeros stays one
+        scales = (largest / LARGEST).astype(np.float32)
         quantized = np.rint(columns / scales).astype(np.int8)
         inputs = (self.constant(quantized), self.constant(scales))
         zeros = self.constant(np.zeros(len(scales), dtype=np.int8))

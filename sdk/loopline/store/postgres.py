@@ -402,6 +402,6 @@ class PostgresReaders:
 
     def close(self) -> None:
         """Wait for running reads, then close the connections."""
-        self._threads.shutdown()
         self._closed = True
+        self._threads.shutdown()
         self._drop_idle()

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from queue import SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 
 import psycopg
 
@@ -63,6 +63,7 @@ class PostgresSession:
         self._jobs = SimpleQueue[tuple[_Job, SimpleQueue[StoreError | None]]]()
         self._thread: Thread | None = None
         self._closed = False
+        self._closing = Lock()  # a job that is queued when the thread has ended would wait for ever
         self._waking, self._wake = socket.socketpair()
 
     def enter(self, number: int) -> None:
@@ -82,9 +83,10 @@ class PostgresSession:
 
     def close(self) -> None:
         """Close the connection and end the thread; this blocks."""
-        if self._closed:
-            return
-        self._closed = True
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
         if self._thread is not None:
             self._wake.send(b"x")
             self._thread.join()
@@ -101,12 +103,15 @@ class PostgresSession:
 
     def _do(self, job: _Job) -> None:
         """Run the job on the thread, started if needed, and block until it is done; raise the error of the job."""
-        if self._thread is None:
-            self._thread = Thread(target=self._run, name="loopline-session", daemon=True)
-            self._thread.start()
         outcome = SimpleQueue[StoreError | None]()
-        self._jobs.put((job, outcome))
-        self._wake.send(b"x")
+        with self._closing:
+            if self._closed:
+                raise self._closed_error()
+            if self._thread is None:
+                self._thread = Thread(target=self._run, name="loopline-session", daemon=True)
+                self._thread.start()
+            self._jobs.put((job, outcome))
+            self._wake.send(b"x")
         error = outcome.get()
         if error is not None:
             raise error
@@ -143,7 +148,10 @@ class PostgresSession:
             if not self._closed:
                 time.sleep(pause)
                 pause = min(2 * pause, LAST_PAUSE)
-        self._refuse_jobs(StoreError(f"{self._server.name} is closed: open it again"))
+        self._refuse_jobs(self._closed_error())
+
+    def _closed_error(self) -> StoreError:
+        return StoreError(f"{self._server.name} is closed: open it again")
 
     def _refuse_jobs(self, error: StoreError) -> None:
         while not self._jobs.empty():
@@ -204,12 +212,12 @@ class PostgresLeases(RenewedLeases[PostgresCommit]):
 
     async def _release(self, conversation: ConversationKey, term: int) -> None:
         """End the lease of that term if this process still has it; if the store fails, the lease expires."""
-        group = self._group_commit()
-        release = partial(
-            group.writer.release, conversation=conversation, term=term, number=self._number
-        )
         # If the lease cannot be released, it expires.
         with contextlib.suppress(StoreError):
+            group = self._group_commit()
+            release = partial(
+                group.writer.release, conversation=conversation, term=term, number=self._number
+            )
             await finish(asyncio.ensure_future(group.write(conversation, release)))
 
     async def _acquire(self, conversation: ConversationKey, *, wait: bool) -> Lease:

@@ -221,6 +221,7 @@ class PrivilegedSupervisor:
 
     def _begin(self, name: str, streams: list[int]) -> None:
         """Start the execution `name`, and close `streams`; a failure is written to its stderr and sent as exit 71."""
+        run: Run | None = None
         try:
             request: dict[str, Any] = json.loads(Path(SHARED, name, "run.json").read_bytes())
             run = Run(name, request)
@@ -231,6 +232,9 @@ class PrivilegedSupervisor:
         except (OSError, NamespaceError) as error:
             os.write(streams[2], f"isolation: {error}\n".encode())
             self._send({"ended": name, "exit": NOT_ISOLATED})
+            if run is not None:
+                with suppress(OSError):  # the group was not made, or has a process
+                    run.close()
         finally:
             for descriptor in streams:
                 os.close(descriptor)
@@ -397,7 +401,7 @@ class Run:
         """Remove the socket and the control group."""
         if self._relay is not None:
             self._relay.cancel()
-        Path(self._socket).unlink()
+        Path(self._socket).unlink(missing_ok=True)
         for group in self.groups:
             group.rmdir()
 

@@ -302,9 +302,12 @@ class ProgramSession:
         self._calls = 0
         self._steps.put_nowait(step)
         seconds = execution.limits.wall_seconds
+        ends: set[asyncio.Future[JsonObject] | asyncio.Future[ProgramEnd]] = {
+            step.report,
+            self._task,
+        }
         try:
-            self._task.add_done_callback(lambda _: step.report.cancel())
-            await asyncio.wait({step.report}, timeout=seconds)
+            await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             await self.close()
             raise
@@ -439,7 +442,7 @@ class ProgramSession:
                 used_bytes = sum(len(file) for file in step.files.values())
                 if used_bytes > limits.total_bytes + limits.file_bytes:
                     raise StopProgram(
-                        "disk_limit", f"its files have more than {used_bytes:,} bytes"
+                        "disk_limit", f"its files have more than {limits.total_bytes:,} bytes"
                     )
                 try:
                     part = base64.b64decode(data, validate=True)
