@@ -480,6 +480,13 @@ async def test_a_conversation_is_known_by_what_it_holds(log: TimelineLog) -> Non
     assert (summary.started_at, summary.last_activity_at) == (first[0].ts, last[-1].ts)
 
 
+async def test_a_title_has_no_nul(log: TimelineLog) -> None:
+    await log.append(HERE, [prompt("\0 What\0is this?\0")], seen=0)
+    summary = await log.find(HERE)
+    assert summary is not None
+    assert summary.title == "What is this?"
+
+
 async def test_the_uid_of_a_conversation_is_its_own_for_ever(log: TimelineLog) -> None:
     await log.append(HERE, [prompt("here")], seen=0)
     await log.append(THERE, [prompt("there")], seen=0)

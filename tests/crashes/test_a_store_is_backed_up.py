@@ -99,6 +99,19 @@ async def test_a_backup_that_fails_leaves_nothing(store: Path) -> None:
     assert list(target.parent.iterdir()) == []
 
 
+async def test_a_backup_that_fails_leaves_the_blobs_that_were_there_before(store: Path) -> None:
+    copies = FileBlobs.for_store(store.parent / "copies.db")
+    async with await opened(store) as log:
+        await log.backup(store.parent / "first.db", copies)
+        before = blobs_of(store.parent / "copies.db")
+        await log.append(HERE, [prompt(f"{n}" * 40_000) for n in range(9)], seen=2)
+        newer = [blob for blob in blobs_of(store) if blob.name not in {b.name for b in before}]
+        max(newer).unlink()
+        with pytest.raises(StoreError, match="is missing"):
+            await log.backup(store.parent / "second.db", copies)
+    assert blobs_of(store.parent / "copies.db") == before
+
+
 async def test_a_backup_replaces_nothing(store: Path) -> None:
     target = store.parent / "copy.db"
     target.write_text("dear diary")

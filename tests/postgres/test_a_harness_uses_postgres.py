@@ -13,7 +13,7 @@ from loopline.harness.store import Store
 from loopline.store.postgres_log import PostgresLog
 from loopline.testing import Call, ScriptedModel
 from loopline.timeline import NEW_TURN, ConversationKey, Entry, UserPrompt
-from tests.doors.command import Loopline, write
+from tests.doors.command import LIMIT_SECONDS, Loopline, write
 from tests.support.playground import bundle as playground
 from tests.support.postgres_server import running_postgres
 
@@ -85,12 +85,31 @@ async def test_commands_share_a_store_and_show_no_password(tmp_path: Path) -> No
     store = running_postgres().store_url().replace("postgres@", "postgres:secret@")
     loopline = Loopline(tmp_path)
     write(tmp_path, {"tea.py": BUNDLE})
-    ran = await asyncio.to_thread(loopline, "run", "tea.py", "hello", "--store", store)
+    options = ("--store", store, "--svg", "run.svg")
+    ran = await asyncio.to_thread(loopline, "run", "tea.py", "hello", *options)
     assert (ran.code, ran.out.strip()) == (0, "Hello.")
     assert "--store" in ran.err
     assert "secret" not in ran.err
+    picture = (tmp_path / "run.svg").read_text("utf-8")
+    assert ("postgresql:" in picture, "secret" in picture) == (True, False)
     listed = await asyncio.to_thread(loopline, "timeline", "--store", store)
     assert "hello" in listed.out
+
+
+def test_the_page_over_a_store_is_announced_without_its_password(tmp_path: Path) -> None:
+    store = running_postgres().store_url().replace("postgres@", "postgres:secret@")
+    loopline = Loopline(tmp_path)
+    write(tmp_path, {"tea.py": BUNDLE})
+    assert loopline("run", "tea.py", "hello", "--store", store).code == 0
+    process = loopline.start("web", store, "--port", "0", "--no-browser")
+    try:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+    finally:
+        process.terminate()
+        process.communicate(timeout=LIMIT_SECONDS)
+    assert line.startswith("postgresql://postgres@"), line
+    assert "secret" not in line
 
 
 async def test_a_refused_change_locks_nothing() -> None:
@@ -104,3 +123,19 @@ async def test_a_refused_change_locks_nothing() -> None:
         async with asyncio.timeout(4):
             await other.append(here, [entry], seen=1)
             await other.forget(here)
+
+
+async def test_a_lease_that_is_claimed_during_a_cancellation_is_released() -> None:
+    store = running_postgres().store_url()
+    first, second = ConversationKey(name="first"), ConversationKey(name="second")
+    async with await PostgresLog.open(store) as log, await PostgresLog.open(store) as other:
+        async with log.lease(first):  # the process has a number from now on
+            pass
+        holding = asyncio.create_task(log.lease(second).__aenter__())
+        for _ in range(4):
+            await asyncio.sleep(0)
+        holding.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await holding
+        async with other.lease(second, wait=False) as term:
+            assert term == 2

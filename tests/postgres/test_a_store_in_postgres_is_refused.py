@@ -170,6 +170,8 @@ def test_a_url_is_shown_without_its_password() -> None:
     )
     assert place.shown_url == "postgresql://me@a,b:5/db?sslmode=require&schema=s"
     assert "cret" not in repr(place)
+    raw = parse_store_url("postgresql://me:se?cret@host/db?sslmode=require")
+    assert raw.shown_url == "postgresql://me@host/db?sslmode=require"
     assert parse_store_url("postgresql:///db").shown_url == "postgresql:///db"
 
 

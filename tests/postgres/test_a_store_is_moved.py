@@ -108,6 +108,16 @@ async def test_a_move_that_is_made_again_removes_what_is_no_longer_scheduled(
         assert await log.scheduled() == []
 
 
+async def test_a_title_with_a_nul_of_an_older_version_is_moved(path: Path, url: str) -> None:
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE conversations SET title = char(0) || ' one' WHERE name = 'here'")
+    await move(path, url)
+    async with await PostgresLog.open(url) as log:
+        summary = await log.find(HERE)
+    assert summary is not None
+    assert summary.title == "one"
+
+
 @pytest.mark.parametrize(
     "damage",
     [

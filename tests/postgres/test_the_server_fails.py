@@ -10,7 +10,8 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
+from threading import Thread
 from urllib.parse import parse_qs, urlsplit
 
 import psycopg
@@ -236,6 +237,22 @@ def test_a_session_that_is_closed_is_entered_by_nobody_and_may_be_left(*, used: 
         session.enter(2)
     session.leave(1)
     session.close()
+
+
+def test_a_session_with_a_file_descriptor_above_1024_is_entered_again() -> None:
+    store = StoreServer(running_postgres().store_url(), read_only=False)
+    session = PostgresSession(store, 7)
+    with ExitStack() as stack:
+        for _ in range(1_100):
+            stack.callback(os.close, os.dup(0))
+        session.enter(1)
+        entering = Thread(target=session.enter, args=[2], daemon=True)
+        entering.start()
+        entering.join(10)
+        assert not entering.is_alive()
+        with closing(store.connect()) as connection, connection.raw.transaction():
+            assert not session.is_absent(connection, 1)
+        session.close()
 
 
 @pytest.mark.campaign

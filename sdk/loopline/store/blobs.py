@@ -24,7 +24,7 @@ class BlobStore(Protocol):
     """Bytes under their sha256. The methods block, so they are called from threads, also from several at once."""
 
     def put(self, data: bytes) -> str:
-        """Store the bytes and return their name; if they are stored already, they become as young as new ones.
+        """Store the bytes and return their name; if they are stored already, their age starts again.
 
         Raises:
             StoreError: they cannot be stored.
@@ -114,7 +114,7 @@ class FileBlobs:
         """Remove unreferenced blobs that were last put before `older_than`; return their number.
 
         `referenced` returns the names of all referenced blobs. A blob that is put during the collection stays. Old
-        unfinished files of killed processes are removed too.
+        unfinished files of killed processes are removed and counted too.
         """
         moment = older_than.timestamp()
         # The pattern also matches unfinished files of killed processes.
@@ -176,7 +176,7 @@ class FileBlobs:
 
     @contextmanager
     def _lock(self, how: int) -> Generator[None, None, None]:
-        """Hold the lock of the folder, shared or exclusive as `how` says; without a folder no lock is taken."""
+        """Hold the lock of the folder, shared (LOCK_SH) or exclusive (LOCK_EX); without a folder no lock is taken."""
         if not self._folder.is_dir():
             yield  # a folder that does not exist has no blobs
             return

@@ -214,7 +214,7 @@ class DatabaseLog(ABC, Generic[CommitsT]):
         return blocks
 
     def _notify(self, conversation: ConversationKey, entries: Sequence[Entry]) -> None:
-        """Call `on_input` after an append without a term."""
+        """Call `on_input`, if it is set, after an append without a term; a subclass may use the `entries`."""
         del entries  # in a file their rows are the wake-ups
         if self.on_input is not None:
             self.on_input(conversation)
@@ -261,7 +261,7 @@ class DatabaseLog(ABC, Generic[CommitsT]):
 
     @asynccontextmanager
     async def present(self, bundle: str, version: str) -> AsyncGenerator[Sender, None]:
-        """Register a version of a bundle and a harness that runs it, present until the context is left."""
+        """Register a version of a bundle and a harness that is present until the context is left; give its sender."""
         group = self._group_commit()
         register = partial(group.writer.register, bundle=bundle, version=version)
         number = await group.thread.run(register)
@@ -312,6 +312,8 @@ class DatabaseLog(ABC, Generic[CommitsT]):
     async def forget(self, conversation: ConversationKey, *, cascade: bool = False) -> None:
         """Remove a conversation and its child runs permanently, and their traces in the files; then call `on_input`.
 
+        With `cascade`, forks of them are removed too.
+
         Raises:
             ConflictError: forks share blocks with it, and `cascade` is False.
         """
@@ -352,7 +354,7 @@ class DatabaseLog(ABC, Generic[CommitsT]):
     async def turns_of(
         self, conversation: ConversationKey, keys: Collection[str]
     ) -> Mapping[str, int]:
-        """Return the turns of the appends that used the keys, by key."""
+        """Return the turn of each append that used one of the keys, by key; unused keys are left out."""
         return await self._read(partial(_find_turns, conversation=conversation, keys=keys))
 
     async def collect(self) -> int:

@@ -135,7 +135,7 @@ class CommitQueue(ABC, Generic[ThreadT_co, WriterT_co]):
         """Run a long write in a transaction, and return when it survives a power loss."""
 
     async def drain(self) -> None:
-        """Wait for running and queued writes; refuse writes that do not start within `DRAIN_SECONDS`."""
+        """Wait for running and queued writes; those that do not start within `DRAIN_SECONDS` fail."""
         deadline = time.monotonic() + DRAIN_SECONDS
         while (under_way := self._under_way()) or self._queue:
             if under_way:  # their errors reach their own callers
@@ -245,7 +245,7 @@ class GroupCommit(CommitQueue[WriterThread, StoreWriter]):
         return [*super()._under_way(), *filter(None, [self.sync.running])]
 
     def _is_alone(self, conversation: ConversationKey) -> bool:
-        """Return whether the write can be committed at once: there are no queued or recent writes to other conversations."""
+        """Return whether to commit the write at once: none is queued, runs, or was just to another conversation."""
         now = time.monotonic()
         newest = self._newest
         newest_at = self._newest_at
@@ -303,7 +303,7 @@ class GroupCommit(CommitQueue[WriterThread, StoreWriter]):
         return batch
 
     def _is_patient(self, batch: Sequence[PendingWrite[Any]]) -> bool:
-        """Return whether the event loop should retry soon, because another process is writing."""
+        """Return whether the event loop should retry soon: the batch is quick and `PATIENCE_SECONDS` are not over."""
         if not (_is_quick(batch) and self.thread.is_idle):
             return False
         now = time.monotonic()
@@ -325,7 +325,7 @@ class GroupCommit(CommitQueue[WriterThread, StoreWriter]):
             self._commit_next()
 
     def _tell(self, batch: Sequence[PendingWrite[Any]], failure: BaseException | None) -> None:
-        """Resolve the callers' futures; for writes that must survive a power loss after a sync."""
+        """Resolve the callers' futures; those of writes that must survive a power loss are resolved after a sync."""
         synced: list[PendingWrite[Any]] = []
         for pending in batch:
             if failure is None and pending.survives_power_loss and pending.refusal is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
 from itertools import starmap
 from pathlib import Path
@@ -34,7 +34,9 @@ class InputWakeUps:
         """Do nothing: `receive` closes what it opened."""
 
     async def receive(self) -> AsyncGenerator[ConversationKey | None, None]:
-        """Yield the conversations with new inputs, until it is closed.
+        """Yield the conversations with new inputs, until it is closed; None if inputs may have been missed.
+
+        That is so after the newest rows were forgotten, because the ids of these rows are used again.
 
         Raises:
             StoreError: the file cannot be read.
@@ -62,10 +64,17 @@ def _last_id(connection: sqlite.Connection) -> int:
     return int(connection.execute(statements.SELECT_LAST_ID).fetchone()[0])
 
 
-def _inputs_after(connection: sqlite.Connection, last: int) -> tuple[int, list[ConversationKey]]:
-    """Return the id of the newest row, and the conversations with an input whose row has an id above `last`."""
+def _inputs_after(
+    connection: sqlite.Connection, last: int
+) -> tuple[int, Sequence[ConversationKey | None]]:
+    """Return the id of the newest row, and the conversations with an input whose row has an id above `last`.
+
+    If the newest row has an id below `last`, None is returned instead of conversations: inputs may have been missed.
+    """
     newest = _last_id(connection)
-    if newest <= last:
+    if newest < last:
+        return newest, [None]
+    if newest == last:
         return last, []
     rows = connection.execute(statements.SELECT_INPUTS_AFTER, {"last": last})
     return newest, [*starmap(key_of, rows)]

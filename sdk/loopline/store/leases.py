@@ -165,7 +165,7 @@ class Leases(RenewedLeases[GroupCommit]):
 
     @asynccontextmanager
     async def hold(self, conversation: ConversationKey, *, wait: bool) -> AsyncGenerator[int]:
-        """Hold the lease of the conversation."""
+        """Hold the lease of the conversation until the context is left; give its term."""
         lock = _ConversationLock(self._folder, conversation)
         try:
             lease = await self._acquire(lock, wait=wait)
@@ -200,7 +200,7 @@ class Leases(RenewedLeases[GroupCommit]):
             pause = min(2 * pause, LAST_POLL_SECONDS)
 
     async def _take_over(self, lock: _ConversationLock) -> Lease | None:
-        """Take over the lease if its owner let it expire; return None if the owner is alive or in this process."""
+        """Take over the lease if its owner let it expire; return None if it did not, or is in this process."""
         owner = await self._owner(lock)
         lock.switch_to(owner.generation)
         if lock.conversation in self._leases or not owner.is_silent(boot_id(), since_boot()):
@@ -218,7 +218,10 @@ class Leases(RenewedLeases[GroupCommit]):
         return await self._readers.read(partial(self._reader.owner, conversation=lock.conversation))
 
     async def _claim(self, lock: _ConversationLock, *, takes_over: bool = False) -> Lease | None:
-        """Return a lease if the lock of the newest generation is free, else None; with `takes_over` only one attempt is made."""
+        """Claim the lease with the lock of the newest generation; return None if the lock is taken.
+
+        With `takes_over`, None is also returned if another process has started a newer generation.
+        """
         group = self._group_commit()  # it may have been closed meanwhile
         while await _take(lock):
             claim = LeaseClaim(

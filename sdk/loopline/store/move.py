@@ -67,7 +67,7 @@ class StoreMove:
     target_blobs: BlobStore | None
 
     def conversations(self) -> Sequence[tuple[int, ConversationKey]]:
-        """Return the rows of the source, each after the rows that it inherits from."""
+        """Return the conversations with the ids of their rows, each after those that it inherits from."""
         rows = self.source.execute(statements.SELECT_CONVERSATIONS).fetchall()
         keys = {row: key_of(*key) for row, *key, _ in rows}
         order = dict[int, None]()
@@ -113,6 +113,8 @@ class StoreMove:
         if not before.head:
             self._inherit(target, row, copy)
         blocks = self._copy_blocks(target, row, copy, before.head, before.tip.bytes)
+        # The title of an older version may have NUL, which PostgreSQL does not store.
+        title = title.replace("\0", " ").strip()
         start = {"row": copy, "title": title, "turns": turns, "started": started}
         target.execute(statements.UPDATE_START, start)
         target.execute(statements.UPDATE_TERM, {"row": copy, "term": term})
@@ -182,7 +184,7 @@ class StoreMove:
         return count
 
     def _encode(self, copy: int, block: LinkRow, data: bytes, size: int) -> tuple[Any, ...]:
-        """Return the row of a block in the target; its text is in the row, unless the target has blobs."""
+        """Return the row of a block in the target; without blobs there, the text of a blob is in the row."""
         blob = ""
         if block.blob is not None and self.target_blobs is not None:
             blob = self.target_blobs.put(data)

@@ -118,7 +118,7 @@ class PostgresConnection:
             batch.execute_named(self, rows)
 
     def transact(self, work: Callable[[PostgresConnection], T], begin: str = "BEGIN") -> T:
-        """Run `work` in one transaction and return its result; an error leaves the transaction open."""
+        """Run `work` in one transaction and return its result; an error leaves it open: then close the connection."""
         with self.pipeline():
             self.execute(begin)
             result = work(self)
@@ -295,7 +295,7 @@ def store_error(name: str, error: psycopg.Error) -> StoreError:
 
 
 def _state_of_refusal(text: str) -> str:
-    """Return the state of the error of a refused connection, "" if the server did not answer."""
+    """Return the SQLSTATE for the text of a refused connection, "" if the reason is another or unknown."""
     _, _, reason = text.partition("FATAL: ")
     for start, state in _REFUSALS.items():
         if reason.strip().startswith(start):
@@ -361,7 +361,7 @@ class PostgresReaders:
         return self._retry(lambda connection: connection.transact(work, _BEGIN_READING))
 
     def _retry(self, work: Callable[[PostgresConnection], T]) -> T:
-        """Run `work` and return its result; if the server cannot be reached, it is tried for `RECONNECT_SECONDS`.
+        """Run `work` and return its result; if the connection is lost, run it again for up to `RECONNECT_SECONDS`.
 
         Raises:
             StoreError: another error occurred, or the server could not be reached in that time.

@@ -18,7 +18,7 @@ class RowsStatement:
     columns: Mapping[str, str]
 
     def execute(self, connection: Connection, rows: Sequence[Sequence[Any]]) -> None:
-        """Run the statement once for all rows; each has a value that is not None for each column, in order."""
+        """Run the statement once for all rows, of which there is at least one; no value of a row may be None."""
         arrays = ", ".join(f"%s::{kind}[]" for kind in self.columns.values())
         source = f"unnest({arrays}) AS new({', '.join(self.columns)})"
         statement = self.statement.replace("{rows}", source)

@@ -67,7 +67,7 @@ class PostgresIndexFiles:
 
     @contextmanager
     def building(self, name: str) -> Generator[None]:
-        """Wait until no other process builds the file, at most `WAIT_SECONDS`, and let none begin; a lock ends with its process.
+        """Hold the lock for building the file inside the context; after `WAIT_SECONDS` continue without it.
 
         Raises:
             StoreError: the server cannot be reached.
@@ -157,7 +157,7 @@ def _create_tables(connection: PostgresConnection) -> None:
 
 
 def _write_parts(connection: PostgresConnection, name: str, path: Path) -> bool:
-    """Write the parts of a file to the path; return False if it is not stored.
+    """Write the parts of a stored file to the path; return False if it is not stored or too large.
 
     If its parts are damaged, log a warning, remove the file at the path and return False.
     """

@@ -67,7 +67,7 @@ class PostgresSession:
         self._waking, self._wake = socket.socketpair()
 
     def enter(self, number: int) -> None:
-        """Lock the number until `leave`; this blocks.
+        """Lock the number until `leave`, again after a lost connection; this blocks.
 
         Raises:
             StoreError: the server cannot be reached.
@@ -173,8 +173,10 @@ class PostgresSession:
                     raise
                 outcome.put(None)
             waking = self._waking.fileno()
-            sockets = [connection.raw.fileno(), waking]
-            ready, _, _ = select.select(sockets, [], [], _CHECK_SECONDS)
+            sockets = select.poll()  # `select.select` refuses descriptors from 1024
+            sockets.register(connection.raw.fileno(), select.POLLIN)
+            sockets.register(waking, select.POLLIN)
+            ready = [descriptor for descriptor, _ in sockets.poll(_CHECK_SECONDS * 1000)]
             if waking in ready:
                 self._waking.recv(4096)
             else:  # a message of the server, or a check that it answers
@@ -202,7 +204,7 @@ class PostgresLeases(RenewedLeases[PostgresCommit]):
 
     @asynccontextmanager
     async def hold(self, conversation: ConversationKey, *, wait: bool) -> AsyncGenerator[int, None]:
-        """Hold the lease of the conversation."""
+        """Hold the lease of the conversation until the context is left; give its term."""
         lease = await self._acquire(conversation, wait=wait)
         try:
             with self.renewing(conversation, lease):
@@ -257,12 +259,23 @@ class PostgresLeases(RenewedLeases[PostgresCommit]):
     async def _claim(
         self, conversation: ConversationKey, silent: LeaseOwner | None
     ) -> int | LeaseOwner:
-        """Claim the lease for this process; return the new term, or the owner of a valid lease."""
+        """Claim the lease for this process; return the new term, or the owner of a valid lease.
+
+        If this is cancelled, a lease that was claimed is released.
+        """
         group = self._group_commit()
         number = await self.number()
         claim = PostgresClaim(number=number, seconds=self._seconds, silent=silent)
         work = partial(group.writer.claim, conversation=conversation, claim=claim)
-        return await group.write(conversation, work)
+        claiming = asyncio.ensure_future(group.write(conversation, work))
+        try:
+            return await finish(claiming)
+        except asyncio.CancelledError:
+            if not claiming.cancelled() and claiming.exception() is None:
+                term = claiming.result()
+                if isinstance(term, int):
+                    await self._release(conversation, term)
+            raise
 
     async def number(self) -> int:
         """Return the number of this process on the store; the first call takes it and locks it in the session."""

@@ -116,7 +116,16 @@ class PostgresLog(DatabaseLog[PostgresCommit]):
             ConflictError: this store has another conversation of the same name, or other blocks in it.
         """
         loop = asyncio.get_running_loop()
-        thread = self._group_commit().thread
+        group = self._group_commit()
+        thread = group.thread
+
+        def copy_one(
+            moving: StoreMove, row: int, conversation: tl.ConversationKey, target: Connection
+        ) -> Moved:
+            """Copy one conversation, during which no process removes the blobs of forgotten conversations."""
+            if self._blobs is not None:
+                group.writer.share_blobs(target)
+            return moving.copy(target, row, conversation)
 
         def move() -> None:
             """Copy the values about the store, and each conversation in its own transaction; report each copy."""
@@ -125,7 +134,7 @@ class PostgresLog(DatabaseLog[PostgresCommit]):
                 moving = StoreMove(path, source, blobs, self._blobs)
                 thread.transact(partial(run_long, work=moving.copy_values))
                 for row, conversation in moving.conversations():
-                    copy = partial(moving.copy, row=row, conversation=conversation)
+                    copy = partial(copy_one, moving, row, conversation)
                     moved = thread.transact(partial(run_long, work=copy))
                     loop.call_soon_threadsafe(on_moved, moved)
 

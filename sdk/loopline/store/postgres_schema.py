@@ -30,7 +30,7 @@ _NEVER_EMPTIED = ("conversations", "blocks", "appends", "segments", "tombstones"
 def open_schema(server: PostgresServer) -> int:
     """Check the server and the schema, and create the schema if it does not exist; this blocks.
 
-    Return the number that stands for this store in locks of the database.
+    Return the number that identifies this store in advisory locks of the database.
 
     Raises:
         StoreError: the server or the schema cannot be used; the message says why.

@@ -42,6 +42,7 @@ from loopline.store.rows import (
     VERSION_KEY,
     AppendRequest,
     BlockRow,
+    EncodedBody,
     LeaseOwner,
     key_of,
 )
@@ -197,7 +198,8 @@ class PostgresWriter(StoreWriter):
         """Lock the rows of these conversations, and read their states and leases; return those that are locked already.
 
         All of it takes two requests to the server, because the thread has to wait for the interpreter after each, up to
-        5 ms if the event loop is busy. A conversation without a row is not locked: if two processes create it, one transaction fails and is repeated.
+        5 ms if the event loop is busy. A conversation without a row is not locked: if two processes create it, one
+        transaction fails and is repeated.
 
         Raises:
             StoreVersion: a newer version of Loopline has upgraded the store.
@@ -289,7 +291,7 @@ class PostgresWriter(StoreWriter):
     def _find_cascade(
         self, connection: Connection, row: int
     ) -> tuple[Sequence[int], Sequence[str]]:
-        """Return the rows to forget with a conversation, which are locked, and the names of forks."""
+        """Lock and return the rows to forget with a conversation; also return the names of the forks in them."""
         locked = {row}
         while True:
             rows, forks = super()._find_cascade(connection, row)
@@ -316,16 +318,31 @@ class PostgresWriter(StoreWriter):
     def append(self, connection: Connection, request: AppendRequest) -> list[Block]:
         """Append the entries, and return every block after `seen`; only for a write inside `write_unlocked`."""
         if request.large:
-            # Until the commit, no process removes the blobs of forgotten conversations.
-            connection.execute(_SHARE_BLOBS, {"space": self._space})
+            self.share_blobs(connection)
         return super().append(connection, request)
 
+    def restore(
+        self,
+        connection: Connection,
+        conversation: ConversationKey,
+        blocks: Sequence[tuple[Block, EncodedBody]],
+    ) -> None:
+        """Create a conversation with these blocks and encoded bodies; large bodies are stored as blobs."""
+        if any(body.blob for _, body in blocks):
+            self.share_blobs(connection)
+        super().restore(connection, conversation, blocks)
+
+    def share_blobs(self, connection: Connection) -> None:
+        """Wait until no process removes the blobs of forgotten conversations, and let none do so until the commit."""
+        # Without `fetchall` a pipeline would not wait for the lock, and a blob could be stored before it is held.
+        connection.execute(_SHARE_BLOBS, {"space": self._space}).fetchall()
+
     def lock_blobs(self, connection: Connection) -> None:
-        """Wait until no transaction stores a reference to a blob, and let none begin."""
+        """Wait until no append stores a reference to a blob, and block further ones until this transaction ends."""
         connection.execute(_LOCK_BLOBS, {"space": self._space}).fetchall()
 
     def _lock_meta(self, connection: Connection) -> None:
-        """Wait until no other transaction changes the values about the store."""
+        """Hold the lock of the values about the store until this transaction ends; wait for it."""
         connection.execute(_LOCK_META, {"space": self._space}).fetchall()
 
     def is_stored(self, connection: Connection, row: BlockRow) -> bool:
@@ -338,6 +355,8 @@ class PostgresWriter(StoreWriter):
         self, connection: Connection, conversation: ConversationKey, claim: PostgresClaim
     ) -> int | LeaseOwner:
         """Start the next term of the conversation and return it, or return the owner of a lease that has not expired.
+
+        The lease of the owner `claim.silent` does not count.
 
         Only for a write inside `write_unlocked`, which writes the lease and the term.
 

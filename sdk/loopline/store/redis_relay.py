@@ -109,9 +109,9 @@ class RedisRelay:
         return [] if not streams else streams[0][1]
 
     async def _find_position(self, client: Redis) -> None:
-        """Read after the newest entry at first, and from the begin of a stream that is another one than was read before.
+        """Set the position to read from: the newest entry at first, and the begin if the stream was replaced.
 
-        A server that was restarted has none. Its ids are times, so they are smaller if its clock is.
+        A restarted server has no stream or a new one. Ids are times, so a newest id before the last one shows that.
         """
         entries: Any = await client.xrevrange(self._stream, count=1)
         newest = entries[0][0] if entries else _BEGIN

@@ -470,7 +470,7 @@ def lease_owner(connection: Connection, row: int) -> LeaseOwner | None:
 
 
 def _find_damage(rows: _Rows, before: Mapping[int, bytes]) -> int | None:
-    """Return the seq of the first row that does not match its digest, or None."""
+    """Return the seq of the first row that does not match its digest, or None. `before`: see `_check_digests`."""
     last = 0
     previous = START
     for seq, turn, round_number, n, ts, term, kind, version, stored, blob, digest in rows:
@@ -646,7 +646,7 @@ def audit_rows(
     blobs: BlobStore | None,
     head: Head | None = None,
 ) -> Audit:
-    """Audit the conversation with this row against its chain, and against a `head` that was saved; read all its blobs."""
+    """Audit a conversation against its chain and a saved `head`; if `blobs` is given, also read its blobs."""
     missing = list[Fault]()
     links = list[Link]()
     for owner, first, last in [*select_inherited(connection, row), (row, 0, None)]:

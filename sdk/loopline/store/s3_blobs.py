@@ -271,7 +271,7 @@ class S3Blobs:
             return obstore.sign(self._store, "GET", path, valid_for)
 
     def _put(self, name: str, data: bytes) -> None:
-        """Upload the blob if needed, until it is certain that no collection has removed it.
+        """Upload the blob if needed, and repeat this until it is certain that no collection has removed it.
 
         Raises:
             StoreError: collections removed it `ATTEMPTS` times.
@@ -301,7 +301,7 @@ class S3Blobs:
                 obstore.put(self._store, path, data, use_multipart=False)
 
     def _is_stored(self, name: str, data: bytes) -> bool:
-        """Return whether a young blob is stored that is intact, as far as its size and its ETag show."""
+        """Return whether the blob is stored, younger than `FRESH`, and intact by its size and its ETag."""
         stored = self._head(name)
         if stored is None or stored.last_modified < self._clock.now() - FRESH:
             return False
@@ -330,7 +330,7 @@ class S3Blobs:
         return _Stored(meta["last_modified"], meta["size"], (meta["e_tag"] or "").strip('"'))
 
     def _await_collection(self, name: str) -> _Announcement:
-        """Return the announcement once it does not have the name: a killed process may have left it there."""
+        """Return the announcement once it does not list the blob, or has not changed for `abandoned_seconds`."""
         started, current = time.monotonic(), self._announcement()
         while name in current.names:
             time.sleep(WAIT_SECONDS)
@@ -354,7 +354,10 @@ class S3Blobs:
         )
 
     def _announce(self, names: Sequence[str]) -> bool:
-        """Announce that these orphans are removed now; return False if another process removes some."""
+        """Announce that these orphans are removed now, or without names that none is.
+
+        Return False if another process collects.
+        """
         current = self._announcement()
         id = self._clock.new_id()
         if current.names and names and current.written is not None:

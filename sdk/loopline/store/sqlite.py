@@ -86,7 +86,7 @@ def insert(
 
 
 def set_patience(connection: Connection, seconds: float) -> float:
-    """Set the seconds that SQLite itself waits for a lock; return the value before."""
+    """Set the seconds that SQLite itself waits for a lock; return the previous seconds."""
     before: int = connection.execute("PRAGMA busy_timeout").fetchone()[0]
     connection.execute(f"PRAGMA busy_timeout = {round(seconds * 1000)}")
     return before / 1000
@@ -316,7 +316,7 @@ class LogFile:
         self.is_followed: bool = False
 
     def follow(self) -> None:
-        """Open the log if it is not open, or if it was replaced.
+        """Open the log if it is not open or was replaced; close it if it does not exist.
 
         If the log does not exist, the last connection was closed and the disk has all rows in the store's file.
 

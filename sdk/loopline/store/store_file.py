@@ -232,6 +232,8 @@ def _create(path: Path, pool: sqlite.ConnectionPool) -> None:
 def back_up(path: Path, blobs: BlobStore | None, target: Path, copies: BlobStore | None) -> None:
     """Copy the store to `target` and its blobs to `copies`; `target` exists only after everything was copied.
 
+    Blobs that `copies` had before stay there, also if the backup fails.
+
     Raises:
         StoreError: the target exists already, or it cannot be written.
     """
@@ -239,19 +241,21 @@ def back_up(path: Path, blobs: BlobStore | None, target: Path, copies: BlobStore
     if target.exists():
         raise StoreError(f"{target} exists already: name a new file")
     unfinished = target.with_name(f"{target.name}{sqlite.UNFINISHED}")
-    copied: set[str] = set()
+    copied = dict[str, bool]()
+    needed = set[str]()
     try:
         sqlite.make_private_folder(target.parent)
         referenced = _copy(path, blobs, unfinished, copies, copied)
         sync_path(unfinished)
         os.link(unfinished, target)  # unlike a rename it does not replace a file
-        copied -= referenced
+        needed = referenced
     except OSError as error:
         raise sqlite.store_error(target, error) from error
     finally:
         unfinished.unlink(missing_ok=True)
         if copies is not None:
-            copies.discard(copied)
+            added = [name for name, is_new in copied.items() if is_new and name not in needed]
+            copies.discard(added)
     sync_path(target.parent)
 
 
@@ -260,9 +264,11 @@ def _copy(
     blobs: BlobStore | None,
     unfinished: Path,
     copies: BlobStore | None,
-    copied: set[str],
+    copied: dict[str, bool],
 ) -> set[str]:
     """Copy the database, and then the blobs that the copy references; return the names of these blobs.
+
+    `copied` gets the name of each copied blob, and False if `copies` had the blob before.
 
     If a conversation is forgotten after the database was copied, its blobs may be gone while the copy references
     them. The database is then copied again; each further copy has few additional blobs.
@@ -274,7 +280,7 @@ def _copy(
         unfinished.unlink(missing_ok=True)
         sqlite.vacuum_into(path, unfinished)
         referenced = _read_referenced_blobs(unfinished)
-        missing = _copy_blobs(referenced - copied, blobs, copies, copied)
+        missing = _copy_blobs(referenced - copied.keys(), blobs, copies, copied)
         if missing is None:
             return referenced
         name, error = missing
@@ -284,7 +290,7 @@ def _copy(
 
 
 def _copy_blobs(
-    names: set[str], blobs: BlobStore | None, copies: BlobStore | None, copied: set[str]
+    names: set[str], blobs: BlobStore | None, copies: BlobStore | None, copied: dict[str, bool]
 ) -> tuple[str, StoreError] | None:
     """Copy these blobs; return the name and the error of the first blob that cannot be read, or None."""
     for name in sorted(names):
@@ -294,9 +300,17 @@ def _copy_blobs(
             data = blobs.get(name)
         except StoreError as error:
             return name, error
-        copied.add(name)
+        copied[name] = not _has_blob(copies, name)
         copies.put(data)
     return None
+
+
+def _has_blob(blobs: BlobStore, name: str) -> bool:
+    try:
+        blobs.get(name)
+    except StoreError:  # it is missing, or damaged and replaced by the copy
+        return False
+    return True
 
 
 def _read_referenced_blobs(path: Path) -> set[str]:

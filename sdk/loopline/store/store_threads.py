@@ -141,7 +141,7 @@ def _tell(
     on_done: Callable[[JobOutcome[T]], object],
     outcome: JobOutcome[T],
 ) -> None:
-    """Have the event loop call `on_done` with the outcome; a closed loop is ignored."""
+    """Have the event loop call `on_done` with the outcome; do nothing if the loop is closed."""
     with suppress(RuntimeError):  # the loop was closed
         loop.call_soon_threadsafe(on_done, outcome)
 
@@ -402,7 +402,10 @@ class WriterThread(TransactionThread):
             self._in_use.release()
 
     def check_at_once(self, check: Callable[[Connection], bool]) -> bool:
-        """Run `check` on the calling thread, without a transaction, and return its result; False if it would have to wait."""
+        """Run `check` on the calling thread, without a transaction, and return its result.
+
+        Return False if it would have to wait, or if the database fails.
+        """
         if not self._in_use.acquire(blocking=False):
             return False
         try:

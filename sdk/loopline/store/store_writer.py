@@ -136,7 +136,7 @@ class ConversationStates:
     def finds_little_after(
         self, connection: Connection, conversation: ConversationKey, seq: int
     ) -> bool:
-        """Return whether few blocks follow that seq, and read the state if necessary; needs no transaction."""
+        """Return whether few blocks follow that seq (`LITTLE`); read the state if needed, without a transaction."""
         if data_version(connection) == self.version:  # a write of another process would change it
             return self.current(connection, conversation).has_little_after(seq)
         return _read_state(connection, conversation, None).has_little_after(seq)
@@ -363,7 +363,7 @@ class StoreWriter:
     def fork(
         self, connection: Connection, conversation: ConversationKey, fork: ConversationKey, seq: int
     ) -> None:
-        """Create the fork with the conversation's blocks up to `seq`, and repeat marks of imports after it.
+        """Create the fork with the conversation's blocks up to `seq`, and append the marks of later imports to it.
 
         Raises:
             ConflictError: the fork exists, or was forgotten.
@@ -426,9 +426,9 @@ class StoreWriter:
     def _find_cascade(
         self, connection: Connection, row: int
     ) -> tuple[Sequence[int], Sequence[str]]:
-        """Return the rows to forget with a conversation, each before the rows it inherits from, and the names of forks.
+        """Return the rows to forget with a conversation, each before the rows it inherits from, and names of forks.
 
-        They are its child runs, and recursively the forks and child runs of all these.
+        The rows are its own, and recursively those of its child runs and forks.
         """
         order = list[int]()
         names = dict[int, str]()
@@ -605,7 +605,7 @@ class StoreWriter:
     def _write(
         self, connection: Connection, state: ConversationState, request: AppendRequest
     ) -> list[Block]:
-        """Give the entries their positions, queue their rows, update the state, and return the blocks."""
+        """Give the entries their positions, keep their rows for `write`, update the state, and return the blocks."""
         row = self._row(connection, request.conversation, state)
         written_to = {entry.turn for entry in request.entries}
         turns = state.turns
