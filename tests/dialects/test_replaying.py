@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loopline import LooplineError
-from loopline.events import Delta, DialectName, Event, dialect, replayed
+from loopline.events import Delta, DialectName, Event, dialect, replayed, sse
+from loopline.timeline import CustomEvent, Unknown
 from tests.dialects.decoded_stream import NAMES, heard, lasting, lines, stored
 from tests.dialects.sample_conversation import BLOCKS, EVENTS, TALK, streams
+from tests.dialects.sample_conversation import block as block_at
 from tests.support.examples import examples
 
 channels = st.sampled_from(["answer", "thinking", "notes", "tool", "tools", "canvas", "context"])
@@ -64,6 +66,15 @@ def test_a_delta_before_any_block_harms_nothing(name: DialectName) -> None:
     assert lines(stored(name, heard(name, early))) == lines(
         stored(name, replayed(name, TALK, BLOCKS))
     )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_line_breaks_in_the_names_of_an_imported_document_stop_no_stream(name: DialectName) -> None:
+    seq = len(BLOCKS) + 1
+    later = block_at(seq, 3, Unknown(stored_type="later\r\nid: 9", version=1, stored="{}"))
+    custom = block_at(seq + 1, 3, CustomEvent(name="tea\nid: 9"))
+    for record in heard(name, [*EVENTS, later, custom]):
+        assert sse.encode(record).count(b"\nid: ") <= 1
 
 
 @pytest.mark.parametrize("after", ["x", "1", "1.", "-1.2", "1.2.3"])

@@ -102,6 +102,18 @@ def test_an_address_has_one_form(url: str, is_: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "host", ["\u4e2d" * 64, "%E4%B8%AD" * 64, "\u337f" * 200, "a" + "\u0315\u0300" * 50_000]
+)
+def test_a_long_host_that_is_not_ascii_is_no_web_address(host: str) -> None:
+    assert identity(f"https://{host}.example/") == f"https://{host}.example/"
+
+
+def test_labels_of_63_characters_have_a_form_in_ascii() -> None:
+    label = "\u4e2d" * 63
+    assert identity(f"https://{label}.{label}.example/").startswith("https://xn--")
+
+
+@pytest.mark.parametrize(
     "text",
     [
         *("http://[bad", "http://", "https:///x", "http://a:b/", "http://a%2Fb/", "http://℀/"),

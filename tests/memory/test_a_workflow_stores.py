@@ -30,6 +30,8 @@ class Archiving(BaseWorkflow):
         ref = await self.store.put_attachment("report.pdf", b"%PDF-1.7 sales")
         again = await self.store.put_attachment("report.pdf", b"%PDF-1.7 sales")
         await self.keep("summary", "good sales")
+        escaped = [await self.store.put_attachment("a%20b.txt", "tea") for _ in range(2)]
+        assert escaped == ["fi:turn_1.outputs/a%2520b.txt@1"] * 2
         names = [artifact.name for artifact in await self.store.artifacts()]
         assert ref == again
         return await self.answer(f"{ref} {names}")
@@ -42,7 +44,8 @@ async def test_a_workflow_stores_a_file_and_lists_what_is_stored() -> None:
         table = Attachment("sales.csv", b"tea,7", "text/csv")
         result = await talk.say("Report the sales.", attachments=[table])
         [item] = await talk.read([REPORT])
-    assert result.answer == f"{REPORT} ['sales.csv', 'outputs/report.pdf', 'summary']"
+    stored = "['sales.csv', 'outputs/report.pdf', 'summary', 'outputs/a%20b.txt']"
+    assert result.answer == f"{REPORT} {stored}"
     assert item.data == b"%PDF-1.7 sales"
 
 
@@ -73,6 +76,7 @@ class Reading(BaseWorkflow):
         assert await store.get_blob_bytes("fi:turn_1.outputs/report.txt") == b"good sales"
         assert await store.get_blob_bytes("ar:turn_1.user.prompt") == b"Report the sales."
         assert [artifact.size for artifact in await store.artifacts("turn_1")] == [5, 10]
+        assert await store.artifacts("no turn") == []
         document = await store.timeline()
         assert document["turn_ids"] == ["turn_1", "turn_2"]
         with pytest.raises(LooplineError, match="no turn 'turn_3'"):

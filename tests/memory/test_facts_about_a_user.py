@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import re
+import tracemalloc
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -232,6 +234,26 @@ async def test_a_forgotten_conversation_takes_its_facts_with_it() -> None:
     assert len(await facts.facts(ANN)) == 1
     await log.forget(KEY)
     assert await facts.facts(ANN) == []
+
+
+@pytest.mark.parametrize("asks_again", [True, False])
+async def test_facts_that_are_forgotten_do_not_stay_in_memory(asks_again: bool) -> None:
+    """They leave memory with the next reading of their user, or when 1,000 other users were read."""
+    log = MemoryLog(FakeClock(NOW))
+    facts = UserFacts(log)
+    tracemalloc.start()
+    try:
+        await tell(log, fact("f1", "x" * 4_000_000))
+        assert len(await facts.facts(ANN)) == 1
+        await log.forget(KEY)
+        for number in range(0 if asks_again else 1_000):
+            await facts.facts(Owner(user=f"u{number}", tenant=ANN.tenant, project=ANN.project))
+        if asks_again:
+            await facts.facts(ANN)
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < 3_000_000
+    finally:
+        tracemalloc.stop()
 
 
 async def test_facts_of_an_imported_document_are_not_remembered() -> None:

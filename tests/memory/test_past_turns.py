@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -42,6 +45,18 @@ class Talk:
     async def turns(self, query: str = "", **filters: Any) -> list[str]:
         hits = await self.memory.search(query, user="ann", **filters)
         return [f"{hit.conversation}/{hit.turn_id}" for hit in hits]
+
+
+class RoundReadsCounted(tl.MemoryLog):
+    """A log that counts how often starts of rounds are read."""
+
+    round_reads = 0
+
+    async def read(
+        self, conversation: tl.ConversationKey, *, types: Sequence[str] = (), **options: Any
+    ) -> Sequence[tl.Block]:
+        self.round_reads += tl.RoundStart.type in types
+        return await super().read(conversation, types=types, **options)
 
 
 @pytest.fixture
@@ -155,6 +170,36 @@ async def test_input_that_a_round_took_before_it_was_recalled_stays(talk: Talk) 
     ]
     await talk.log.restore(TEA, blocks_of(bodies, NOW))
     assert await talk.turns("secret") == ["tea/turn_1"]
+
+
+async def test_each_of_many_recalls_is_looked_up_and_the_rounds_are_read_once() -> None:
+    log = RoundReadsCounted(FakeClock(NOW))
+    turn: list[tl.Body] = []
+    for number in range(50):
+        said = len(turn) + 1
+        start = round_start(takes=(said if number % 2 else 0,), model="", protocol="", renderer=0)
+        turn += [tl.UserPrompt(text=f"tea {number}"), start, tl.UserRecalled(said=said)]
+    await log.restore(TEA, blocks_of([turn], NOW))
+    memory = ConversationMemory(log, MemoryTurnIndex, FakeClock(NOW))
+    hits = await memory.search("tea", user="ann", limit=100)
+    assert {hit.text for hit in hits} <= {f"tea {number}" for number in range(1, 50, 2)}
+    assert hits
+    assert log.round_reads == 1
+
+
+async def test_searches_at_the_same_time_open_one_index(talk: Talk) -> None:
+    opened = list[MemoryTurnIndex]()
+
+    def open_index() -> MemoryTurnIndex:
+        time.sleep(0.01)
+        opened.append(MemoryTurnIndex())
+        return opened[-1]
+
+    await talk.tell("green tea")
+    memory = ConversationMemory(talk.log, open_index, talk.clock)
+    found = await asyncio.gather(*(memory.search("tea", user="ann") for _ in range(5)))
+    assert [[hit.turn_id for hit in hits] for hits in found] == [["turn_1"]] * 5
+    assert len(opened) == 1
 
 
 async def test_a_forgotten_conversation_is_not_found(talk: Talk) -> None:

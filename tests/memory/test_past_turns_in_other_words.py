@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
+from weakref import WeakSet
 
 import pytest
 
@@ -178,6 +180,30 @@ async def test_words_are_searched_when_no_vectors_can_be_made() -> None:
     assert state.problem == "the server of embeddings is down"
     with pytest.raises(EmbeddingError, match="is down"):
         await past.memory.ready(user="ann")
+
+
+async def test_the_problem_of_a_user_is_not_shown_to_another() -> None:
+    past = Past(BrokenEmbedder())
+    await past.tell("green tea")
+    await past.search("tea")
+    state = await past.memory.vectors(user="bob")
+    assert state is not None
+    assert state.problem == ""
+
+
+async def test_a_finished_task_is_not_kept() -> None:
+    embedder = ThesaurusEmbedder()
+    embedder.open.clear()
+    past = Past(embedder)
+    await past.tell(*(f"tea {n}" for n in range(MANY)))
+    before = asyncio.all_tasks()
+    await past.search("beverage")
+    tasks = WeakSet(asyncio.all_tasks() - before)
+    assert len(tasks) == 1
+    embedder.open.set()
+    await past.memory.ready(user="ann")
+    gc.collect()
+    assert len(tasks) == 0
 
 
 async def test_closing_stops_vectors_that_are_being_made() -> None:

@@ -200,7 +200,7 @@ class PartialOutput(Generic[T_co]):
                 return False
 
     def _complete(self, answer: Completion) -> bool:
-        """Parse the stored answer into `output` and `value`; return False for an answer without a type."""
+        """Parse the stored answer into `output` and `value`, and return whether one changed; False without a type."""
         if not answer.schema_sha256:
             return False
         if not self._text:  # no delta of it was received

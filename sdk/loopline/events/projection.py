@@ -165,7 +165,7 @@ class TurnProjection:
         )
 
     def start_step(self, call_id: str) -> Iterator[turns.CallStarted]:
-        """Yield a step that runs agents as a call when its first agent asks the user, and store it; only once."""
+        """Yield and store a call for the open step with this `call_id`; none for another id, or if it is stored."""
         steps = [step.call_id for step in self.turn.open_steps.values()]
         if call_id in steps and call_id not in self.calls:
             called = self.turn.waiting_call(call_id)
@@ -178,7 +178,7 @@ class TurnProjection:
             yield call
 
     def finish_step(self, ended: timeline.StepEnded) -> Iterator[turns.CallFinished]:
-        """Yield the end of a step as the result of a call; none if the step was not shown as a call."""
+        """Yield the end of a step as the result of its call; none if `start_step` did not yield a call for the step."""
         step = self.turn.steps.get(ended.name)
         if step is not None and step.call_id in self.calls:
             status = "error" if ended.status == "failed" else ended.status

@@ -65,7 +65,7 @@ class TurnVectors:
         self._index = index
         self._tasks: dict[Owner, asyncio.Task[None]] = {}
         self._postponed = set[Owner]()
-        self._problem = ""
+        self._problems: dict[Owner, str] = {}
 
     async def query_vector(self, owner: Owner, text: str, *, is_new: bool) -> QueryVector | None:
         """Return the vector of a query; None if no vectors can be made, and then `state` has the reason.
@@ -83,7 +83,7 @@ class TurnVectors:
             await self._catch_up(owner, embedder)
             vector = await asyncio.to_thread(embedder.embed_query, text)
         except EmbeddingError as error:
-            self._problem = str(error)
+            self._problems[owner] = str(error)
             return None
         return QueryVector(embedder.key, vector)
 
@@ -110,13 +110,13 @@ class TurnVectors:
         await report()
 
     async def state(self, owner: Owner) -> VectorState:
-        """Return the progress of the owner's vectors, and the reason if the last attempt to make some failed."""
+        """Return the progress of the owner's vectors, and the reason if the owner's last attempt to make some failed."""
         try:
             embedder = await asyncio.to_thread(self._embedder.get)
         except EmbeddingError as error:
             return VectorState(problem=str(error))
         state = await (await self._index()).vector_state(owner, embedder.key)
-        return replace(state, problem=self._problem)
+        return replace(state, problem=self._problems.get(owner, ""))
 
     async def close(self) -> None:
         """Cancel the tasks. Stored vectors are kept."""
@@ -133,7 +133,7 @@ class TurnVectors:
             if len(missing) > MAX_AWAITED_TEXTS:
                 return
             await asyncio.shield(task)
-        self._problem = ""
+        self._problems.pop(owner, None)
 
     def start_postponed(self, owner: Owner) -> None:
         """Start to make the owner's vectors, if a query did not wait for the embedder."""
@@ -146,7 +146,7 @@ class TurnVectors:
         task = self._tasks.get(owner)
         if task is None or task.done():
             task = asyncio.create_task(self._embed(owner))
-            task.add_done_callback(self._note_failure)
+            task.add_done_callback(partial(self._finish, owner))
             self._tasks[owner] = task
         return task
 
@@ -158,12 +158,15 @@ class TurnVectors:
             texts: Sequence[str] = list(missing.values())
             vectors = await asyncio.to_thread(embedder.embed_passages, texts)
             await index.add_vectors(owner, embedder.key, dict(zip(missing, vectors, strict=True)))
-        self._problem = ""
+        self._problems.pop(owner, None)
 
-    def _note_failure(self, task: asyncio.Task[None]) -> None:
+    def _finish(self, owner: Owner, task: asyncio.Task[None]) -> None:
+        """Remove a task that is done, and keep the reason if it failed."""
+        if self._tasks.get(owner) is task:  # a new task may have been started already
+            del self._tasks[owner]
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            self._problem = str(error)
+            self._problems[owner] = str(error)
             if not isinstance(error, EmbeddingError):
                 logger.error("vectors of past turns cannot be made", exc_info=error)
 
@@ -301,6 +304,7 @@ class ConversationMemory:
         self._open_index = open_index
         self._clock = clock
         self._opened: TurnIndex | None = None
+        self._opening = asyncio.Lock()
         self._turn = asyncio.Lock()
 
     async def search(
@@ -314,7 +318,7 @@ class ConversationMemory:
         project: str = tl.DEFAULT_PROJECT,
         **filters: Unpack[MemoryFilterOptions],
     ) -> Sequence[TurnHit]:
-        """Return the `limit` turns of the user that match the query best, best first.
+        """Return at most `limit` turns of the user, those that match the query best, best first.
 
         With an embedder, turns are also found in other words. If many texts have no vectors yet, the vectors are made
         in the background, and these texts are found by words until then. If the query has no words, the newest turns
@@ -351,6 +355,7 @@ class ConversationMemory:
 
         Raises:
             EmbeddingError: the vectors cannot be made; the message says what to do.
+            StoreError: the log cannot be read, or the index cannot be written.
         """
         owner = Owner(user=user, tenant=tenant, project=project)
         await self.follow(owner)
@@ -403,13 +408,15 @@ class ConversationMemory:
         """Stop making vectors and close the index; the log stays open."""
         if self._vectors is not None:
             await self._vectors.close()
-        if self._opened is not None:
-            await self._opened.close()
+        async with self._opening:
+            if self._opened is not None:
+                await self._opened.close()
 
     async def _index(self) -> TurnIndex:
-        if self._opened is None:
-            self._opened = await asyncio.to_thread(self._open_index)
-        return self._opened
+        async with self._opening:
+            if self._opened is None:
+                self._opened = await asyncio.to_thread(self._open_index)
+            return self._opened
 
     async def _candidates(self, query: TurnQuery) -> TurnCandidates:
         """Update the index, make the vector of the query if possible, and return the texts to rank.
@@ -440,7 +447,10 @@ class ConversationMemory:
     async def _extend(
         self, index: TurnIndex, owner: Owner, behind: Sequence[_Behind]
     ) -> list[_Behind]:
-        """Add the next blocks of these conversations; return those of which blocks are left to be added."""
+        """Index the next blocks of these conversations; return those with further blocks, each with its new progress.
+
+        A conversation that another process has indexed meanwhile is left out.
+        """
         reads = [self._read_update(summary, before) for summary, before in behind]
         updates = await asyncio.gather(*reads)
         extended = await index.extend(owner, updates)  # others were extended by another process
@@ -475,19 +485,21 @@ class ConversationMemory:
 
     async def _find_recalled(self, key: tl.ConversationKey, blocks: Sequence[tl.Block]) -> set[int]:
         """Return the seqs of inputs that were recalled before a round used them."""
-        recalled: set[int] = set()
-        for block, body in _RECALLED.among(blocks):
-            between = block.seq - body.said  # there cannot be more rounds than blocks
-            rounds = await self._log.read(
-                key, after=body.said, types=["react.round.start"], limit=between
-            )
-            is_taken = any(
-                body.said in start.takes and taking.seq < block.seq
-                for taking, start in _ROUND_STARTS.among(rounds)
-            )
-            if not is_taken:
-                recalled.add(body.said)
-        return recalled
+        recalls = [
+            (block.seq, body.said)
+            for block, body in _RECALLED.among(blocks)
+            if 0 < body.said < block.seq  # a forged recall may have any number
+        ]
+        if not recalls:
+            return set()
+        first = min(said for _, said in recalls)
+        between = recalls[-1][0] - first  # there cannot be more rounds than blocks
+        rounds = await self._log.read(key, after=first, types=["react.round.start"], limit=between)
+        taken_at: dict[int, int] = {}
+        for taking, start in _ROUND_STARTS.among(rounds):
+            for said in start.takes:
+                taken_at.setdefault(said, taking.seq)
+        return {said for seq, said in recalls if taken_at.get(said, seq) >= seq}
 
 
 _Behind = tuple[tl.ConversationSummary, IndexedConversation | None]
@@ -510,10 +522,11 @@ class PastTurns:
         limit: int = DEFAULT_HITS,
         **filters: Unpack[TurnFilterOptions],
     ) -> Sequence[TurnHit]:
-        """Return the `limit` turns that match the query best, best first.
+        """Return at most `limit` turns, those that match the query best, as `ConversationMemory.search` does.
 
         Raises:
-            LooplineError: a filter is not valid.
+            LooplineError: `limit` is below 1, or the scope or a filter is not valid.
+            StoreError: the log or the index cannot be read.
         """
         key = self.conversation
         return await self.memory.search(

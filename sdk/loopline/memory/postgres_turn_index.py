@@ -89,7 +89,11 @@ class PostgresTurnIndex:
         return await self._database.read(lambda connection: _read_progress(connection, owner))
 
     async def extend(self, owner: Owner, updates: Sequence[TurnUpdate]) -> Collection[str]:
-        """Add the texts in one transaction; return the conversations that were extended, none that was forgotten."""
+        """Add the texts in one transaction; return the names of the conversations that were extended.
+
+        An update is skipped if the stored progress is not its `before`, or if its conversation was forgotten. Texts of
+        recalled inputs are removed.
+        """
         texts = await asyncio.to_thread(_encode_texts, owner, updates)
         extend = partial(_extend, owner=owner, updates=updates, texts=texts)
         accepted = await self._write(owner, extend)
@@ -191,7 +195,7 @@ class PostgresTurnIndex:
         )
 
     async def _write(self, owner: Owner, work: Callable[[TurnConnection], T]) -> T:
-        """Run `work` in one transaction with the lock of the owner."""
+        """Run `work` in one transaction that holds the lock of the owner; return its result."""
         names = {"tenant": owner.tenant, "project": owner.project, "user": owner.user}
 
         def locked_work(connection: TurnConnection) -> T:
@@ -209,7 +213,7 @@ class PostgresTurnIndex:
 
 
 def _create_tables(connection: TurnConnection) -> str | None:
-    """Create what is missing of the tables; return the schema of the extension that compares vectors, None without it."""
+    """Create the missing tables; return the schema of the extension `vector`, None if it is not installed."""
     [(is_created,)] = connection.execute(tables.IS_CREATED, {}).fetchall()
     if not is_created:
         connection.execute(tables.LOCK_CREATION, {})
@@ -239,7 +243,7 @@ def _word_numbers(owner: Owner, stems: Iterable[str]) -> list[int]:
 
 
 def _encode_texts(owner: Owner, updates: Sequence[TurnUpdate]) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of the texts of each conversation, without the number of the conversation."""
+    """Return the rows of the texts, by the name of the conversation; recalled inputs are left out."""
     return {
         update.conversation: [
             {
@@ -271,7 +275,10 @@ def _extend(
     updates: Sequence[TurnUpdate],
     texts: Mapping[str, list[dict[str, Any]]],
 ) -> list[TurnUpdate]:
-    """Store the progress and the texts of the updates that can be accepted; return these updates."""
+    """Store the progress and the texts of the accepted updates; return these updates.
+
+    An update is accepted if the stored progress is its `before` and its conversation was not forgotten.
+    """
     parameters = _parameters(owner)
     uids = {"uids": [update.after.uid for update in updates]}
     forgotten = {uid for (uid,) in connection.execute(tables.FORGOTTEN, uids).fetchall()}
@@ -312,7 +319,10 @@ def _extend(
 def _find(
     connection: TurnConnection, query: TurnQuery, parameters: Mapping[str, Any]
 ) -> tuple[tuple[QueryTerm, ...], list[Any]]:
-    """Return the terms of the query, each with its share, and the rows that its words or its ordinal select."""
+    """Return the terms of the query, each with the share of the texts that have it, and the rows of the texts found.
+
+    The rows are those with its words; without words the newest turns, with an ordinal the turns at that position.
+    """
     numbers = _word_numbers(query.owner, map(word_stem, query.terms))
     terms: tuple[QueryTerm, ...] = ()
     weights: dict[int, float] = {}

@@ -235,7 +235,7 @@ class MemoryFile:
         return {name: IndexedConversation(uid=uid, head=head) for _, name, uid, head in rows}
 
     async def extend(self, owner: Owner, updates: Sequence[TurnUpdate]) -> Collection[str]:
-        """Add the texts in one transaction; return the conversations that were extended.
+        """Add the texts in one transaction; return the names of the conversations that were extended.
 
         An update is skipped if the stored progress is not its `before`. Texts of recalled inputs are removed.
         """
@@ -459,7 +459,7 @@ class MemoryFile:
 
     @asynccontextmanager
     async def _errors(self) -> AsyncGenerator[None]:
-        """Raise errors of the database as StoreError; if the file is damaged, remove it first."""
+        """Raise errors of the file as StoreError; if it is damaged, remove it and raise TurnIndexDamaged."""
         try:
             yield
         except (sqlite3.Error, OSError, UnicodeDecodeError) as error:

@@ -167,9 +167,9 @@ def _score(match: _ScoredText, query: TurnQuery, now: datetime) -> _ScoredText:
 
 
 def _drop_copies(scored: Sequence[_ScoredText], current: str) -> list[_ScoredText]:
-    """Remove copies of texts that forks or imports made.
+    """Remove copies of texts in other conversations, which forks or imports made: the time, kind and text are equal.
 
-    A text in the conversation `current` stays, otherwise the first one of the list.
+    Of each text the copy in the conversation `current` stays, otherwise the first copy of the list.
     """
     homes: dict[tuple[datetime, str, str], str] = {}
     for item in scored:
@@ -238,7 +238,7 @@ def excerpt(text: str, terms: Sequence[str], length: int = EXCERPT_CHARACTERS) -
 
 
 def _term_positions(text: str, terms: Sequence[str]) -> list[tuple[int, str]]:
-    """Return the position and the term of each word that begins like a term, in order, at most `_LARGEST_MATCHES`."""
+    """Return the position of each word that starts like a term, and the term; at most `_LARGEST_MATCHES`."""
     terms_by_prefix = {_word_prefix(term): term for term in terms}
     lengths = {len(prefix) for prefix in terms_by_prefix}
     positions = [

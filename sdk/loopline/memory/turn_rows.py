@@ -81,10 +81,10 @@ def accepted_updates(
 
 
 def turns_statement(ordinal: int | None, *, columns: str, texts: str, allowed: str) -> str:
-    """Return the query for the texts of the newest turns; with an ordinal, of the newest turns at that position.
+    """Return the SQL for the texts of the newest turns; with an ordinal, of the newest turns at that position.
 
-    `columns` selects the columns of a result from `texts`, which joins the tables `turn_text` and `conversation`. `allowed`
-    is the condition for the limits of the query.
+    Of a long text only the first passage is selected. `columns` selects the columns of a result from `texts`, which
+    joins the tables `turn_text` and `conversation`. `allowed` is the condition for the limits of the query.
     """
     position = ""
     if ordinal is not None and ordinal > 0:

@@ -36,7 +36,7 @@ class UserFact:
 
 
 def fact_text(text: str) -> str:
-    """Join the lines of a text by spaces, and check its length.
+    """Return a text on one line, with single spaces between its words, and check its length.
 
     Raises:
         LooplineError: the text is empty or longer than `FACT_CHARACTERS`.
@@ -84,7 +84,7 @@ class UserFacts:
         """Record a new text of a fact as edited by the user, and return the new version.
 
         Raises:
-            LooplineError: the fact does not exist, or the text is empty or too long.
+            LooplineError: the fact does not exist or was removed, or the text is empty or too long.
         """
         fact = await self._find(owner, fact_id)
         checked = fact_text(text)
@@ -98,7 +98,7 @@ class UserFacts:
         """Record the removal of a fact by the user, in every conversation that recorded a version of it.
 
         Raises:
-            LooplineError: the fact does not exist.
+            LooplineError: the fact does not exist or was removed.
         """
         await self._find(owner, fact_id)
         homes = {

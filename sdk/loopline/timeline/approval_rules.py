@@ -46,10 +46,10 @@ class ApprovalRules:
         self._blocks = UserBlocks(log, [ApprovalRule.type])
 
     async def of(self, conversation: ConversationKey, now: datetime) -> list[GrantedRule]:
-        """Return the rules that count in a conversation at a time, oldest first.
+        """Return the rules that are valid in a conversation at the time `now`, oldest first.
 
-        These are the rules of the scope "user", and those recorded in this conversation. Revoked rules and rules that
-        have expired are left out.
+        These are the user's rules of the scope "user", for any bundle, and the rules that the log of this conversation
+        has. Revoked rules and rules that have expired are left out.
         """
         newest: dict[str, tuple[ConversationKey, Block, ApprovalRule]] = {}
         here = set[str]()
@@ -79,10 +79,10 @@ class ApprovalRules:
         return sorted(rules, key=lambda rule: (rule.ts, rule.rule_id))
 
     async def revoke(self, conversation: ConversationKey, rule_id: str, now: datetime) -> None:
-        """Revoke a rule that counts in a conversation. A call that has started is not stopped.
+        """Revoke a rule that is valid in a conversation. A call that has started is not stopped.
 
         Raises:
-            LooplineError: there is no such rule.
+            LooplineError: no valid rule has that id; the message lists the ids of the valid rules.
         """
         rules = await self.of(conversation, now)
         for rule in rules:
@@ -101,7 +101,7 @@ class ApprovalRules:
     ) -> ConversationKey:
         """Return the conversation that granted a rule; the conversation that the rule names if its block is not found.
 
-        Its forks have the rule too, and may be forgotten before it.
+        Its forks have the rule too, but are skipped, because they may be forgotten before it.
         """
         blocks = await self._blocks.of_user(
             user=conversation.user, project=conversation.project, tenant=conversation.tenant

@@ -52,9 +52,9 @@ def row_digest(
     version: int,
     kind: str,
 ) -> bytes:
-    """Return the digest of a block after the digest `before`, as `Link.after` does, with one call for each row.
+    """Return the digest of a block that follows the digest `before`, as `Link.after` does, but faster.
 
-    `body` is the sha256 of the stored JSON.
+    `body` is the sha256 of the stored JSON, `ts` is in milliseconds since 1970, and `kind` is the stored type.
     """
     position = f"{seq} {turn} {round_number} {n} {ts} {term} {version} {kind}"
     return sha256(before + body + position.encode()).digest()
@@ -102,10 +102,11 @@ class Audit:
 
 
 def audit(conversation: ConversationKey, links: Sequence[Link], head: Head | None) -> Audit:
-    """Audit a conversation with these links, in order; `head` is an earlier head that was saved outside the store.
+    """Check the chain of `links`, in order, and return its head and its faults.
 
-    Only a `head` reveals blocks that were cut off at the end, or a chain that was rewritten. It is compared only if
-    the chain itself is consistent. At most `FAULT_LIMIT` faults are returned.
+    `head` is an earlier head that was saved outside the store, or None. Only a `head` reveals blocks that were cut off
+    at the end, or a chain that was rewritten. It is compared only if the chain itself is consistent. At most
+    `FAULT_LIMIT` faults are returned.
     """
     last = Head(seq=links[-1].seq, digest=links[-1].digest) if links else Head()
     faults = _Search(links).faults()
@@ -157,7 +158,7 @@ class _Search:
         self._shift = 0
 
     def faults(self) -> list[Fault]:
-        """Search the whole chain, and return at most `FAULT_LIMIT` faults, in order. A chain cut off at its end has none there."""
+        """Search the whole chain, and return at most `FAULT_LIMIT` faults, in order. A cut-off end is not found."""
         last = self._links[-1].seq if self._links else 0
         while self._position + self._shift <= last and len(self._faults) < FAULT_LIMIT:
             link = self._links_left.pop(self._position + self._shift, None)
@@ -187,7 +188,7 @@ class _Search:
             self._report_moved(moved)
 
     def _find_written(self) -> Link | None:
-        """Return the block whose digest fits this position, at whatever seq it is stored; None if no block does."""
+        """Return the remaining block with a digest that fits this position after `_before`, or None."""
         if self._before is None:
             return None
         for link in self._links_left.values():
@@ -215,7 +216,7 @@ class _Search:
             self._report_moved(match)
 
     def _report_replacement(self, link: Link, after: Link | None) -> None:
-        """Report that no block fits this position: it was changed, or removed and the later blocks moved up."""
+        """Report this position's block as changed, or as removed if later blocks moved up; continue after it."""
         if after is not None and after.after(link.digest, self._position + 2) == after.digest:
             self._add_fault(
                 self._position,

@@ -46,9 +46,11 @@ _COURSE = BodyUnion[CourseBody](CourseBody)
 
 
 async def open_timeline(log: TimelineLog, conversation: ConversationKey) -> Timeline:
-    """Open a conversation from its newest checkpoint, or in full without one or if it covers unknown types of blocks.
+    """Read a conversation from its newest checkpoint on, and return its timeline.
 
-    The folds are those of the full conversation. `History` reads the blocks that the timeline does not have.
+    It is read in full if it has no checkpoint, or if the checkpoint covers unknown types of blocks. The folds are those
+    of the full conversation, but turns that ended before the checkpoint are missing. `History` reads the blocks that
+    the timeline does not have.
     """
     for block in await log.read(conversation, types=["conv.checkpoint"], last=1):
         base = block.body
@@ -97,10 +99,11 @@ def checkpoint_seq(timeline: Timeline, start: int) -> int:
 
 
 def checkpoint(timeline: Timeline, covers: int, learned: Learned) -> Checkpoint | None:
-    """Return a checkpoint that covers the blocks up to `covers`, after the newest checkpoint.
+    """Return a checkpoint that covers the blocks up to `covers`, after the newest checkpoint; it also stores `learned`.
 
-    None if a turn or a call is open there, or if the checkpoint would save no blocks. The result depends only on the
-    blocks up to `covers`, and is the same for a full timeline and one that was opened from a checkpoint.
+    None if a turn or a call that started after the newest checkpoint is open at `covers`, or if the new checkpoint
+    would not reduce the number of blocks to read. The result depends only on the blocks up to `covers`, and is the same
+    for a full timeline and one that was opened from a checkpoint.
     """
     before = timeline.checkpoint
     since = timeline.between(before.covers, covers)
@@ -214,7 +217,11 @@ class _CarriedBlocks:
                     self._pending.pop(seq, None)
 
     def _waiting(self) -> set[int]:
-        """Return the seqs of pending input, of the blocks of its turns, and of rounds and recalls that refer to these."""
+        """Return the seqs of pending inputs, and of the older blocks that are needed with them.
+
+        These are their attachments, the user's blocks and exits of turns with a pending prompt, and the rounds and
+        recalls that refer to a block of the result.
+        """
         pending = self._pending
         prompted = {
             block.turn for block in pending.values() if isinstance(block.body, bodies.UserPrompt)
@@ -242,7 +249,7 @@ def _has_repeated_text(shows: Sequence[tuple[str, str]]) -> bool:
 
 
 def _has_open_work(blocks: Iterable[Block]) -> bool:
-    """Return whether a turn that starts in these blocks has not ended, or a call has no result."""
+    """Return whether a turn that has its header in these blocks has not ended, or a call in them has no result."""
     turns = set[int]()
     calls = set[str]()
     for block, body in _COURSE.among(blocks):
@@ -270,7 +277,7 @@ class History:
         self._timeline = timeline
 
     async def full(self) -> Timeline:
-        """Return the timeline of all blocks up to the present seq.
+        """Return the timeline of all blocks of the conversation up to the `seq` of the present timeline.
 
         The first call reads the log if the timeline has a base; later calls extend the cached timeline.
         """
@@ -305,7 +312,7 @@ class History:
                 return self._timeline
 
     async def read_type(self, kind: str) -> Sequence[Block]:
-        """Return every block of a stored type up to the end of the timeline, oldest first."""
+        """Return every block of the stored type `kind`, also those that the timeline does not have, oldest first."""
         timeline = self._timeline
         if not timeline.base.covers:
             return [block for block in timeline.blocks if block.type == kind]
@@ -313,7 +320,7 @@ class History:
         return [block for block in blocks if block.seq <= timeline.seq]
 
     async def _open_with_turn(self, turn: int) -> Timeline:
-        """Return a timeline that has that turn in full.
+        """Return a timeline that has that turn in full; it may have only the blocks of that turn.
 
         If the prompt of a turn was recalled, a checkpoint may not carry the prompt although the turn starts after it.
         """

@@ -42,7 +42,7 @@ class Citation:
 
 
 def find(text: str, *, newest: int) -> list[Citation]:
-    """Find the citations of a text outside code; ranges end at most at `newest`, the highest sid.
+    """Return the citations of a text outside code, in order; ranges end at most at `newest`, the highest sid.
 
     Code is as in CommonMark: fences of backticks or tildes, also inside list items, and spans between equal runs
     of backticks within one paragraph. An indented block does not count as code here. A token of more than
@@ -88,7 +88,7 @@ def resolve(text: str, mark: Callable[[tuple[int, ...]], str], *, newest: int) -
 
 
 def replace_spans(text: str, replacements: Iterable[tuple[int, int, str]]) -> str:
-    """Replace parts of the text, each given as start, end and new text, in order."""
+    """Replace parts of the text, each given as start, end and new text; they must be sorted and must not overlap."""
     pieces = list[str]()
     at = 0
     for start, end, replacement in replacements:
@@ -130,7 +130,7 @@ class Resolver:
         return self._release(self._scanner.close())
 
     def _release(self, citations: Sequence[Citation]) -> str:
-        """Return the text that was settled since the last call, with marks for its `citations`."""
+        """Return the text since the last call up to the settled index; marks replace its tokens, `citations`."""
         start = self._from
         end = self._scanner.settled
         if start == end:
@@ -202,7 +202,7 @@ class _Scanner:
         return undecided[0].start if undecided else self._read
 
     def feed(self, piece: str) -> list[Citation]:
-        """Read the next piece, and return the tokens that are certain now."""
+        """Read the next piece, and return the tokens that are now known to be outside code."""
         text = self._unread + piece
         at = 0
         while at < len(text):
@@ -217,7 +217,7 @@ class _Scanner:
         return decided
 
     def close(self) -> list[Citation]:
-        """End the text, and return the tokens that were uncertain until now."""
+        """End the text, and return the remaining tokens outside code."""
         self._over = True
         decided = self.feed("")
         if self._length:
@@ -419,7 +419,7 @@ class _Scanner:
             self._fence = None
 
     def _confirm_no_fence(self) -> None:
-        """Treat a line of backticks that might have opened a fence as text, and take the tokens after it."""
+        """Treat the line that might open a fence as text, and store its tokens; do nothing if no such line is open."""
         if self._opening:
             opening = self._opening
             self._opening = None

@@ -152,7 +152,7 @@ _read_named_fields = attrgetter(*ShortStart.__struct_fields__[1:])
 
 
 def _pack(digest: str) -> str:
-    """Return a sha256 in hexadecimal as base64 without padding; any other text verbatim after a `=`."""
+    """Return a sha256 in hexadecimal as base64 without padding; any other text after a `=`, "" for ""."""
     if len(digest) == _DIGEST_CHARACTERS:
         try:
             data = bytes.fromhex(digest)
@@ -254,7 +254,7 @@ def decode(stored_type: str, version: int, stored: str | bytes) -> Body:
     """Decode the JSON of a body, as text or in UTF-8; an unknown type or version gives an `Unknown`.
 
     Raises:
-        ValueError: the JSON is not a body of that type; the message names the field.
+        ValueError: the JSON is not a body of that type, or is nested too deep; the message names the field if possible.
     """
     return _decode_with(body_reader(stored_type, version), stored)
 
@@ -323,7 +323,7 @@ def _read_short(stored: str | bytes) -> RoundStart:
 
 
 def _plain(value: object) -> object:
-    """Convert a value of a subclass, such as a `numpy.float64`, to the plain `str`, `float` or `int`."""
+    """Convert a value of a subclass of `str`, `float` or `int` to that type; raise a TypeError for other types."""
     match value:
         case str():
             return str.__str__(value)
@@ -347,7 +347,7 @@ _NO_FLOATS = frozenset({type(None), bool, int, str})
 
 
 def _has_large_float(values: list[object]) -> bool:
-    """Return whether the values contain a float of at least 1e16, at any depth; the list is emptied."""
+    """Return whether the values contain a float of at least ±1e16, at any depth. The list is used up."""
     while values:
         value = values.pop()
         if type(value) in _NO_FLOATS:
@@ -493,7 +493,8 @@ def encode_checked(body: Body) -> tuple[str, int, str]:
     """Encode the body and check that it decodes to the same body.
 
     Raises:
-        UnsoundBody: a field has a value of the wrong type, or one that JSON cannot represent.
+        UnsoundBody: a field has a value of the wrong type or a value that JSON cannot represent, or the JSON is nested
+            deeper than `MAX_DEPTH`.
     """
     if type(body) is RoundStart and body.version == SHORT:
         return _encode_short(body)
@@ -572,6 +573,21 @@ def _is_deep(stored: str) -> bool:
     if len(stored) <= 2 * MAX_DEPTH or stored.count("[") + stored.count("{") <= MAX_DEPTH:
         return False
     return nesting_depth(stored) > MAX_DEPTH
+
+
+def is_too_deep(value: Json) -> bool:
+    """Return whether a value is nested too deeply to be stored as a field of a body; the work is that of one pass."""
+    inner: list[list[Json] | JsonObject] = [[value]]  # the body itself is the first level
+    for _ in range(MAX_DEPTH):
+        inner = [
+            item
+            for outer in inner
+            for item in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(item, dict | list)
+        ]
+        if not inner:
+            return False
+    return True
 
 
 def nesting_depth(text: str) -> int:

@@ -28,7 +28,8 @@ class FeedbackEntry:
     def line(self) -> str:
         """Render the feedback in one line, such as `turn_3 not_ok (user): too long`, with its confidence if known.
 
-        A text of more than `TEXT_LIMIT` characters is truncated and followed by the ref of the block.
+        A withdrawal is shown as `taken back`. A text of more than `TEXT_LIMIT` characters is truncated and followed by
+        the ref of the block.
         """
         origin = self.feedback.origin
         confidence = self.feedback.confidence
@@ -124,9 +125,10 @@ class Reactions(Struct):
         )
 
     def new_lines_since(self, seq: int) -> list[str]:
-        """Return a line for each change of feedback after that seq, in order.
+        """Return a line for each machine feedback after that seq, and for each turn with a new reaction of the user.
 
-        A withdrawal is reported only if the withdrawn reaction was recorded up to that seq.
+        The lines are in order of seq. Only the user's newest reaction to a turn is reported, if it differs from the
+        reaction that counted at that seq; so is a withdrawal.
         """
         recent = self._after(seq) if self._entries else []
         if not recent:

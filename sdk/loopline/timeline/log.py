@@ -365,7 +365,7 @@ def check_head(*, seen: int, head: int) -> None:
     """Check that the caller of an append has seen all blocks up to `head`.
 
     Raises:
-        HeadMoved: the caller has not.
+        HeadMoved: `seen` is less than `head`.
     """
     if seen < head:
         raise HeadMoved(f"there are blocks up to {head}, and only those up to {seen} were seen")
@@ -486,13 +486,17 @@ TITLE_LENGTH = 80
 
 
 def title_of(entries: Sequence[Entry]) -> str:
-    """Return the title of a conversation whose first append has these entries: its prompt, or its scheduled prompt; empty without."""
+    """Return the title of a conversation whose first append has these entries: its prompt, or its scheduled prompt; empty without.
+
+    A run of white space or NUL characters becomes a space.
+    """
     for entry in entries:
         prompts = [entry.body] if isinstance(entry.body, UserPrompt) else []
         if isinstance(entry.body, Schedule):
             prompts = [message.prompt for message in entry.body.messages]
         for prompt in prompts:
-            words = " ".join(prompt.text.split())
+            # PostgreSQL does not store NUL.
+            words = " ".join(prompt.text.replace("\0", " ").split())
             return words if len(words) <= TITLE_LENGTH else f"{words[: TITLE_LENGTH - 1]}…"
     return ""
 
@@ -526,6 +530,10 @@ def child_depth(name: str) -> int:
 _IMPORTS = BodyUnion[Imported](Imported)
 
 
+MOST_OWNERS = 1_000
+"""The most users whose blocks a `UserBlocks` keeps in memory."""
+
+
 @dataclass(slots=True)
 class _ReadBlocks:
     uid: str
@@ -536,39 +544,49 @@ class _ReadBlocks:
 class UserBlocks:
     """Reads the blocks of some types, and keeps them, so that a further call reads only later blocks.
 
-    Blocks that were imported are left out, because their author may be a stranger.
+    The blocks of the 1,000 most recently read users are kept, without conversations that no longer existed at the last
+    call for the user. Blocks that were imported are left out, because their author may be a stranger.
     """
 
     def __init__(self, log: TimelineLog, types: Sequence[str]) -> None:
         self._log = log
         self._types = [*types, Imported.type]
-        self._read: dict[ConversationKey, _ReadBlocks] = {}
+        self._read: dict[tuple[str, str, str], dict[ConversationKey, _ReadBlocks]] = {}
 
     async def of_user(
         self, *, user: str, project: str, tenant: str
     ) -> list[tuple[ConversationKey, Block]]:
-        """Return the blocks in all conversations of a user, each with its conversation; child runs are left out.
+        """Return the blocks of this reader's types in all conversations of a user, each with its conversation.
 
-        The most recently active conversation comes first; the blocks of a conversation are in the order of its log.
+        Child runs and imported blocks are left out. The most recently active conversation comes first; the blocks of a
+        conversation are in the order of its log.
         """
         summaries = await self._log.conversations(user=user, project=project, tenant=tenant)
-        return [
-            (summary.conversation, block)
+        owner = (tenant, project, user)
+        before = self._read.get(owner, {})
+        read = {
+            summary.conversation: await self._of_conversation(
+                summary, before.get(summary.conversation)
+            )
             for summary in summaries
-            for block in await self._of_conversation(summary)
-        ]
+        }
+        self._read.pop(owner, None)
+        self._read[owner] = read  # the most recently used owner is the last
+        if len(self._read) > MOST_OWNERS:
+            del self._read[next(iter(self._read))]
+        return [(key, block) for key, kept in read.items() for block in kept.blocks]
 
-    async def _of_conversation(self, summary: ConversationSummary) -> Sequence[Block]:
-        """Return the blocks of a conversation, oldest first; only blocks after the last call are read from the log.
+    async def _of_conversation(
+        self, summary: ConversationSummary, kept: _ReadBlocks | None
+    ) -> _ReadBlocks:
+        """Return the blocks of a conversation, oldest first; only blocks after those in `kept` are read from the log.
 
         All blocks before the newest import are left out.
         """
-        key = summary.conversation
-        kept = self._read.get(key)
         if kept is None or kept.uid != summary.uid:
             kept = _ReadBlocks(summary.uid, 0, [])
         if kept.head < summary.head:
-            blocks = await self._log.read(key, after=kept.head, types=self._types)
+            blocks = await self._log.read(summary.conversation, after=kept.head, types=self._types)
             head = max([summary.head, *(block.seq for block in blocks)])
             own = list(kept.blocks)
             for block in blocks:
@@ -577,5 +595,4 @@ class UserBlocks:
                 else:
                     own.append(block)
             kept = _ReadBlocks(summary.uid, head, own)
-        self._read[key] = kept
-        return kept.blocks
+        return kept

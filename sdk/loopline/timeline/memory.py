@@ -362,7 +362,7 @@ class MemoryLog:
     def _find_forgettable(
         self, conversation: ConversationKey
     ) -> tuple[list[ConversationKey], list[ConversationKey]]:
-        """Return the conversations to remove, including `conversation`, and the forks among them."""
+        """Return `conversation` and, recursively, its child runs and forks; and separately the forks among them."""
         doomed = [conversation]
         forks = list[ConversationKey]()
         for origin in doomed:  # the loop appends to the list
@@ -381,7 +381,7 @@ class MemoryLog:
     async def turns_of(
         self, conversation: ConversationKey, keys: Collection[str]
     ) -> Mapping[str, int]:
-        """Return the turns of the appends that used the keys, by key."""
+        """Return the turns of the appends that used the keys, by key; keys that no append used are left out."""
         stored = self._conversations.get(conversation)
         if stored is None:
             return {}
@@ -417,7 +417,7 @@ def _find_last_ended_turn(stored: _StoredConversation) -> int:
 
 
 def _summary(conversation: ConversationKey, stored: _StoredConversation) -> ConversationSummary:
-    """Return the summary of a conversation; `inherited` is the last seq that it shares with another, or 0."""
+    """Return the summary of a conversation; `inherited` is the last seq that a fork inherits, 0 without a fork."""
     return ConversationSummary(
         conversation=conversation,
         uid=stored.uid,

@@ -47,7 +47,10 @@ def read(notes: str) -> list[tuple[Kind, str]]:
 
 
 def fold(blocks: Iterable[Block]) -> list[MemoryNote]:
-    """Return the memory notes of these blocks, each note once, in the order of first mention."""
+    """Return the memory notes of these blocks, in the order of first mention.
+
+    A note that differs from an earlier note only in case or spaces is left out.
+    """
     notes: dict[tuple[Kind, str], MemoryNote] = {}
     for block, body in _NOTES.among(blocks):
         for kind, text in read(body.text):

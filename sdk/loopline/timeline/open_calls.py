@@ -39,7 +39,7 @@ def is_approval(value: Json) -> bool:
 
 
 def edited_arguments(value: Json) -> JsonObject | None:
-    """Return the arguments that an approving answer changed, or None."""
+    """Return the `arguments` of an answer `{"approved": true, "arguments": {…}}`, None for any other answer."""
     match value:
         case {"approved": True, "arguments": dict(arguments)}:
             return arguments
@@ -117,7 +117,7 @@ class OpenQuestions:
 
     @contextmanager
     def asking(self, question: bodies.ToolQuestion, seq: int) -> Generator[OpenQuestion]:
-        """Register a question of a call until the context is left."""
+        """Register a question of a call until the context is left; give its entry, with the future of the answer."""
         waiting = self._waiting[question.call_id] = OpenQuestion(question, seq)
         try:
             yield waiting
@@ -152,7 +152,7 @@ class OpenQuestions:
         return True
 
     def take(self, blocks: Iterable[Block]) -> None:
-        """Answer open questions from the blocks; an answer applies only to a question with a lower seq."""
+        """Pass the answers in the blocks to open questions; an answer applies only to a question with a lower seq."""
         for block, body in _ANSWERS.among(blocks):
             waiting = self._waiting.get(body.call_id)
             if waiting is None or block.seq <= waiting.seq or waiting.answer.done():

@@ -191,7 +191,7 @@ def fold(snapshots: Iterable[PlanSnapshot]) -> Plans:
 def new(plans: Plans, plan_id: str, steps: Sequence[str], moment: Moment) -> list[PlanSnapshot]:
     """Return the snapshots that start a plan and make it the current plan.
 
-    The first snapshot demotes the present current plan, if there is such a plan.
+    If another plan is current, the first snapshot marks that plan as not current.
 
     Raises:
         ToolError: there are no steps, or one of them is empty.
@@ -202,7 +202,7 @@ def new(plans: Plans, plan_id: str, steps: Sequence[str], moment: Moment) -> lis
 def activate(plans: Plans, plan_id: str, moment: Moment) -> list[PlanSnapshot]:
     """Return the snapshots that make an open plan the current plan; none if it is current.
 
-    The first snapshot demotes the present current plan, if there is such a plan.
+    If another plan is current, the first snapshot marks that plan as not current.
 
     Raises:
         ToolError: no open plan has that id.
@@ -216,7 +216,9 @@ def activate(plans: Plans, plan_id: str, moment: Moment) -> list[PlanSnapshot]:
 def replace_with(
     plans: Plans, plan_id: str, new_id: str, steps: Sequence[str], moment: Moment
 ) -> list[PlanSnapshot]:
-    """Return the snapshots that supersede a plan by a new current plan.
+    """Return the snapshots that replace the plan `plan_id` by a new plan `new_id`, which becomes the current plan.
+
+    First comes the superseded plan, then the plan that was current if that is a third plan, and then the new plan.
 
     Raises:
         ToolError: no open plan has that id, there are no steps, or a step is empty.
@@ -234,7 +236,7 @@ def replace_with(
 
 
 def close(plans: Plans, plan_id: str, moment: Moment) -> list[PlanSnapshot]:
-    """Return the snapshot that closes a plan without a replacement.
+    """Return a list with the snapshot that closes a plan without a replacement.
 
     Raises:
         ToolError: no open plan has that id.

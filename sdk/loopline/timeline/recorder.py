@@ -127,7 +127,9 @@ class Recorder:
         return await self.record_from(lambda _: bodies)
 
     async def record_at_head(self, *bodies: Body) -> bool:
-        """Record the bodies if the timeline has all blocks of the log, and return True; else fold the new blocks.
+        """Record the bodies if the timeline has all blocks of the log, and return whether it had.
+
+        If it has not, the new blocks are folded and the bodies are not recorded. Other errors are those of `record`.
 
         Raises:
             CancelledError: the new blocks stop the turn.
@@ -173,13 +175,14 @@ class Recorder:
     async def record_in(
         self, turn: int, make: Callable[[Timeline], Sequence[Body]], key: str = ""
     ) -> None:
-        """Append the bodies that `make` returns to another turn, under the lease of this turn.
+        """Append the bodies that `make` returns to another turn of the conversation, under the lease of this turn.
 
-        If the `key` was used before, nothing is stored.
+        If the `key` was used before, the bodies are not stored again.
 
         Raises:
             LooplineError: the recorder's own turn has ended.
-            LeaseLost: another runner has taken over the conversation.
+            UnsoundBody: a body would not decode to the same body.
+            LeaseLost: another runner has taken over the conversation, or the turn was handed over.
         """
         async with self._order:
             if self._is_handed_over:
@@ -199,7 +202,8 @@ class Recorder:
         """Record a question of a running call, call `announce`, and return the user's answer; None means declined.
 
         The first answer in the log counts, whether another process appended it or it was given in this process and is
-        recorded here. A second question of the same call waits until the first is answered.
+        recorded here; for a question to several people, the answer that `deciding_answer` returns. A second question of
+        the same call waits until the first is answered.
         """
         async with self.questions.lock(question.call_id):
             [block] = await self.record(question)

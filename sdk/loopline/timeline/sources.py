@@ -18,6 +18,8 @@ _AUTHORITY = re.compile(r"(?:.*@)?(\[[0-9A-Fa-f:.]+\]|[^\[\]:@]+)(?::([0-9]*))?"
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})?")
 _PRINTED = string.digits + string.ascii_letters + string.punctuation
 _UNRESERVED = re.compile(r"[A-Za-z0-9._~-]")
+_HOST_CHARACTERS = 253
+_LABEL_CHARACTERS = 63
 _NO_HOST = re.compile(r"[/?#@:%\[\]\\\s\x00-\x1f]")
 
 
@@ -89,7 +91,7 @@ class SourcePool(Struct):
         return None if sid is None else self.sources[sid]
 
     def assign_numbers(self, sources: Sequence[Source]) -> tuple[list[int], list[SourceAdded]]:
-        """Return the number of each source, and bodies that add the sources that are not in the pool; the pool stays as it is."""
+        """Return the number of each source, and bodies that add the new sources; the pool is not changed."""
         sids = list[int]()
         added = list[SourceAdded]()
         new = dict[tuple[str, ...], int]()
@@ -146,12 +148,25 @@ def _name(source: Source) -> tuple[str, ...]:
 
 
 def _host(written: str) -> str:
-    """Return the host in ASCII, empty if the text is not a valid host."""
+    """Return the host in ASCII, empty if the text is not a valid host.
+
+    A host that is not ASCII may have 253 characters, and a label that is not ASCII 63: normalization and punycode take
+    quadratic time.
+    """
     if written.startswith("["):
         return written.lower()
-    read = unicodedata.normalize("NFKC", unquote(written, errors="surrogateescape")).lower()
-    host = read.replace("。", ".").rstrip(".")
-    return "" if _NO_HOST.search(host) else ".".join(_label(label) for label in host.split("."))
+    plain = unquote(written, errors="surrogateescape")
+    if len(plain) > _HOST_CHARACTERS and not plain.isascii():
+        return ""
+    host = unicodedata.normalize("NFKC", plain).lower().replace("。", ".").rstrip(".")
+    labels = host.split(".")
+    if _NO_HOST.search(host) or any(map(_is_too_long, labels)):
+        return ""
+    return ".".join(_label(label) for label in labels)
+
+
+def _is_too_long(label: str) -> bool:
+    return len(label) > _LABEL_CHARACTERS and not label.isascii()
 
 
 def _label(label: str) -> str:

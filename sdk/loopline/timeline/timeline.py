@@ -90,7 +90,7 @@ class _Names(Struct):
     block_count: int = 0
 
     def extend(self, blocks: Sequence[Block]) -> None:
-        """Index the blocks after the first `block_count`, which are indexed already."""
+        """Index the new blocks: `blocks` are all blocks, of which the first `block_count` are indexed already."""
         for block in blocks[self.block_count :]:
             turn_id = block.turn_id
             kind = block.type
@@ -163,7 +163,7 @@ class FileTree(Struct):
         return self._totals.get(_PROJECT, 0) + self._totals.get(turn, 0)
 
     def newest_at(self, turn: int, count: int) -> list[Block]:
-        """Return the last `count` changed files of the project, then the last `count` changed outputs of the turn."""
+        """Return the `count` last changed files of the project, then those of the turn's outputs, oldest change first."""
         outputs = self.outputs.get(turn, {})
         return [
             area[path]
@@ -489,9 +489,10 @@ class Timeline:
         ]
 
     def _make_inert(self, confirmed: Sequence[str]) -> None:
-        """Make imported turns inert and drop imported repositories, except those that are confirmed by their action's name.
+        """Mark unfinished and queued turns as inert and drop repositories, except those named in `confirmed`.
 
-        An imported mode that asks less than the default is dropped too, and so are scheduled messages.
+        The names are those of `ImportedAction`. The prompts of inert queued turns are recalled, the mode `accept_reads`
+        becomes `ask`, and all scheduled messages are dropped.
         """
         self.mode = "ask" if self.mode == "accept_reads" else self.mode
         self.schedule = Schedule()

@@ -153,7 +153,7 @@ class _Text:
 
 
 def _sentences(answer: str, newest: int) -> Iterator[_Sentence]:
-    """Yield the sentences of the answer without tokens, each with the sids of its tokens.
+    """Yield the sentences of the answer, in order and without citation tokens, each with the sids of its tokens.
 
     A token after the end of a sentence, on the same line, belongs to that sentence. Fenced code, and parts without a
     word, are left out.
@@ -191,7 +191,7 @@ def _is_list_number(bare: str, dot: int) -> bool:
 
 
 def _owner(token: Citation, spans: Sequence[tuple[int, int]], bare: str) -> int:
-    """Return the index of the token's sentence.
+    """Return the index in `spans` of the sentence that a token belongs to; `bare` is the answer with blanked tokens.
 
     A token directly after the end of a sentence, on the same line, belongs to that sentence.
     """

@@ -63,7 +63,7 @@ class ChatCli:
     def drafts(self, meta: turns.EventMeta, event: turns.TurnEvent) -> Iterator[RecordDraft]:
         """Yield the log records, messages and agent events for a turn event; none for other events.
 
-        The start of a turn is stored, because the record of its end repeats it. Only text of the answer is streamed.
+        The start of a turn is kept for the record of its end. Of streamed texts only those of the answer have drafts.
         """
         match event:
             case turns.TurnStarted(bundle=bundle, prompt=prompt):

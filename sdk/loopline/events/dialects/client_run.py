@@ -144,7 +144,7 @@ class NoticeOfRun(Struct, frozen=True):
 
 
 def notice_of(event: turns.TurnEvent) -> NoticeOfRun | None:
-    """Return the notice for an event, or None for the other events."""
+    """Return the notice for an event that the protocols do not have, such as progress; None for all other events."""
     match event:
         case timeline.CustomEvent(name=name, data=data):
             return NoticeOfRun(name, data)

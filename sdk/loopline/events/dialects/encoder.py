@@ -13,8 +13,8 @@ from loopline.errors import LooplineError
 from loopline.events.events import Delta, Event
 from loopline.events.projection import StampedEvent, TurnEventFold
 from loopline.events.turn_events import EventMeta, TurnEvent, TurnPaused
-from loopline.models import Json, JsonObject
-from loopline.timeline import Block, CustomEvent, RangeSummary, block_document
+from loopline.models import Json, JsonObject, one_line
+from loopline.timeline import Block, CustomEvent, RangeSummary, Unknown, block_document
 
 START = (0, 0)
 """The position before every record."""
@@ -121,7 +121,7 @@ class DialectEncoder:
         return self._records(self._fold.close())
 
     def _records(self, events: Iterable[StampedEvent]) -> list[Record]:
-        """Return the records of the drafts; a durable draft of a block takes an id; `streamed` drafts are omitted."""
+        """Return the records of the drafts: durable drafts of a block get ids, `streamed` drafts are omitted."""
         records: list[Record] = []
         for meta, event in events:
             for draft in self._vocabulary.drafts(meta, event):
@@ -165,7 +165,9 @@ class Plain:
                 return []
             case Block():
                 self._seq = event.seq
-                record = Record(event=event.type, data=block_document(event), id=f"{event.seq}.1")
+                # An unknown type, such as one of an imported document, may have a line break.
+                name = one_line(event.type) if isinstance(event.body, Unknown) else event.type
+                record = Record(event=name, data=block_document(event), id=f"{event.seq}.1")
                 return [record, *_pause_records(self._fold.take(event), f"{event.seq}.2")]
 
     def close(self) -> Sequence[Record]:

@@ -21,7 +21,7 @@ class Fim:
         self._is_started = False
 
     def drafts(self, meta: turns.EventMeta, event: turns.TurnEvent) -> Iterator[RecordDraft]:
-        """Yield the drafts for a turn event; the answer is announced once for each turn. Other events yield none."""
+        """Yield the drafts for a turn event; none for other events. The step `answer` is sent once for each turn."""
         match event:
             case turns.TurnStarted():
                 self._is_announced = self._is_started = False

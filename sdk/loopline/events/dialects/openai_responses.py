@@ -169,9 +169,9 @@ class ResponseEvents:
         self._items = self._events = 0
 
     def drafts(self, meta: EventMeta, event: TurnEvent) -> Iterator[RecordDraft]:
-        """Yield the events of the response for a turn event; the first event also announces the response.
+        """Yield the events of the response for a turn event; `created` and `in_progress` precede the first of them.
 
-        There are none for other turns, and for events that the client has already.
+        Other turns, and events that the client has already, yield none.
         """
         if meta.turn != self._response.head.turn:
             return
@@ -196,9 +196,9 @@ class ResponseEvents:
             yield from self._end(outcome, meta)
 
     def _change(self, change: PartChange, phase: Phase | None) -> Iterator[RecordDraft]:
-        """Yield the records that start an item, or extend or end one that was started.
+        """Yield the records that start an item, extend it or end it.
 
-        An ended item is added to the output, except a void one, which is incomplete.
+        An item that ends is added to the output. A void item ends as incomplete and is not added.
         """
         match change.kind:
             case "start":

@@ -9,7 +9,7 @@ from loopline.events.dialects import client_run
 from loopline.events.dialects.client_run import draft_with_type
 from loopline.events.dialects.encoder import RecordDraft
 from loopline.events.dialects.streamed_text import PartChange
-from loopline.models import JsonObject, dumps
+from loopline.models import JsonObject, dumps, one_line
 from loopline.timeline import ExitReason, FileAdded, Plan, Source, is_hosted
 
 _FINISH: dict[ExitReason, str] = {
@@ -160,7 +160,9 @@ def _data(event: turns.TurnEvent) -> Iterator[RecordDraft]:
             if notice is not None:
                 transient: JsonObject = {} if notice.durable else {"transient": True}
                 data: JsonObject = {"data": notice.value, **transient}
-                yield draft_with_type(f"data-{notice.name}", data, durable=notice.durable)
+                # The name of a custom event in an imported document may have a line break.
+                name = f"data-{one_line(notice.name)}"
+                yield draft_with_type(name, data, durable=notice.durable)
 
 
 def _end(event: turns.TurnPaused | turns.TurnFinished) -> Iterator[RecordDraft]:
