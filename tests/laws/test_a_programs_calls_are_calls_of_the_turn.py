@@ -322,8 +322,24 @@ async def test_a_programs_call_waits_for_a_second_person() -> None:
         assert "ordered milk" in await report(talk)
 
 
+def nested(depth: int) -> Json:
+    """A list in that many lists."""
+    value: Json = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 @pytest.mark.parametrize(
-    "value", [{"approved": True, "rule": {}}, {"approved": True, "arguments": "milk"}, "perhaps"]
+    "value",
+    [
+        {"approved": True, "rule": {}},
+        {"approved": True, "arguments": "milk"},
+        {"approved": True, "arguments": {"what": nested(250)}},
+        {"approved": True, "arguments": {"what": nested(5_000)}},
+        "perhaps",
+    ],
+    ids=["a rule", "arguments that are a text", "250 levels", "5000 levels", "a word"],
 )
 async def test_an_answer_that_a_running_call_cannot_take_is_refused(value: Json) -> None:
     async with talking([python(ORDER), "Done."], bundle=guarded()) as talk:

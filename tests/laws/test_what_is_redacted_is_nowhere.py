@@ -408,6 +408,18 @@ def test_a_number_in_json_is_replaced_too() -> None:
     }
 
 
+def test_keys_that_become_equal_keep_their_values() -> None:
+    ages: JsonObject = {"bob@example.com": 1, "n": 2, "eve@example.org": 3, "ann@example.net": 4}
+    redacted = redaction.redact_object(REDACTOR, ages)
+    assert redacted == {
+        "[redacted email]": 1,
+        "n": 2,
+        "[redacted email] 3": 3,
+        "[redacted email] 4": 4,
+    }
+    assert redaction.redact_object(REDACTOR, redacted) == redacted
+
+
 texts = st.lists(
     st.one_of(
         st.sampled_from([*SECRETS, KEY, "\n", " ", ".", "-----BEGIN ", "-----END ", '"', "\\n"]),

@@ -121,6 +121,27 @@ def test_a_value_that_takes_too_much_work_does_not_fit(
     assert str(refused.value) == reason
 
 
+def below(frames: int, work: Callable[[], bool]) -> bool:
+    """What the work returns with that many more frames on the stack."""
+    return below(frames - 1, work) if frames else work()
+
+
+def test_a_value_that_is_nested_too_deeply_does_not_fit_wherever_the_recursion_ends() -> None:
+    value: Json = {}
+    for _ in range(180):
+        value = {"inner": value}
+    validate = validator_of_schema(TREE)
+    assert not any(below(frames, lambda: passes(validate, value)) for frames in range(12))
+
+
+def test_converting_texts_in_a_value_that_is_nested_too_deeply_is_an_error() -> None:
+    value: Json = "3"
+    for _ in range(sys.getrecursionlimit()):
+        value = {"inner": value}
+    with pytest.raises(SchemaMismatch, match="it is nested too deeply for its schema"):
+        convert_scalars(value, TREE)
+
+
 @pytest.mark.parametrize(
     ("value", "schema", "converted"),
     [

@@ -123,6 +123,19 @@ async def test_a_session_keeps_nothing_of_the_programs_before_the_last(runs: Pat
     assert gone == [True, True, True, False]
 
 
+def opened_sessions() -> int:
+    gc.collect()
+    return sum(isinstance(each, ProgramSession) for each in gc.get_objects())
+
+
+async def test_a_session_that_has_ended_is_not_kept() -> None:
+    before = opened_sessions()
+    script = [step("x = 1"), step("import os; os._exit(3)"), "Done."]
+    async with Harness.open(bundle(), store="memory:", model=ScriptedModel(script)) as harness:
+        await harness.conversation("c").say("go")
+        assert opened_sessions() == before
+
+
 async def test_a_link_as_a_file_of_a_session_is_not_taken() -> None:
     [link] = await results(
         [step("import os; os.symlink('/etc/hostname', 'outputs/a.txt')", "a.txt")]

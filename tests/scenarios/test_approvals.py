@@ -16,7 +16,7 @@ from loopline.conversations import Conversation
 from loopline.errors import BundleError, LooplineError, StoreError
 from loopline.guards import ask_before
 from loopline.models import Json, JsonObject, ToolCall
-from loopline.react import ApprovalLimits, GuardedCall
+from loopline.react import ApprovalLimits, GuardedCall, parse_approval
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import ApprovalMode, MemoryLog, ToolResult, ToolStarted, UserAnswer
@@ -128,6 +128,19 @@ async def test_a_call_runs_with_the_arguments_that_the_user_changed(store: str) 
         assert text in f"{model.requests[-1].messages[-1]}".replace("\\n", "\n")
 
 
+def nested(depth: int) -> Json:
+    """A list in that many lists."""
+    value: Json = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def test_arguments_in_a_line_that_are_nested_too_deeply_are_no_answer() -> None:
+    line = f'yes {{"amount": {"[" * 200_000}'
+    assert parse_approval(line) == line
+
+
 @each_row(
     [
         ({"approved": True, "arguments": {"amount": "many"}}, "arguments of desk.pay"),
@@ -135,9 +148,13 @@ async def test_a_call_runs_with_the_arguments_that_the_user_changed(store: str) 
         ({"approved": True, "argument": {"amount": 3}}, "argument"),
         ({"approved": True, "rule": {"scope": "world"}}, "world"),
         ({"approved": True, "rule": {"seconds": 0}}, "more than 0"),
+        ({"approved": True, "rule": {"seconds": 1e12}}, "after the year 9999"),
+        ({"approved": True, "rule": {"seconds": 1e18}}, "after the year 9999"),
         ({"approved": False, "rule": {}}, "no rule"),
         ({"approved": False, "arguments": {"amount": 3}}, "no arguments"),
         ({"approved": True, "rule": {"scope": "user"}}, "no rule for the user"),
+        ({"approved": True, "arguments": {"amount": nested(250)}}, "nested too deeply"),
+        ({"approved": True, "arguments": {"amount": nested(5_000)}}, "nested too deeply"),
         ("perhaps", "yes or no"),
         (None, "yes or no"),
         (1, "yes or no"),

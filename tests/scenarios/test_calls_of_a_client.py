@@ -32,6 +32,9 @@ WHERE = ClientTool(
         "additionalProperties": False,
     },
 )
+PLACES: JsonObject = {
+    "anyOf": [{"type": "integer"}, {"type": "array", "items": {"$ref": "#/$defs/P"}}]
+}
 WROTE: list[str] = []
 
 
@@ -171,6 +174,25 @@ async def test_a_result_fits_the_return_type_or_says_why_there_is_none(
         assert not await talk.blocks(types="user.answer")
         await talk.resume({"c1": value})
         assert await results(talk) == [shown]
+
+
+@pytest.mark.parametrize("depth", [250, 900, 5_000])
+async def test_a_result_that_is_nested_too_deeply_is_refused_and_the_call_still_waits(
+    store: str, depth: int
+) -> None:
+    value: Json = "1"
+    for _ in range(depth):
+        value = [value]
+    places = ClientTool(name="places", result={"$ref": "#/$defs/P", "$defs": {"P": PLACES}})
+    async with at_desk(store, Call("places"), "Found.") as talk:
+        await talk.say("Find us.", tools=[places])
+        with pytest.raises(LooplineError, match="nested too deeply"):
+            await talk.resume({"c1": value})
+        with pytest.raises(LooplineError, match="nested too deeply"):
+            await talk.resume({"c1": f"{'[' * depth}1{']' * depth}"})
+        assert not await talk.blocks(types="user.answer")
+        await talk.resume({"c1": "[[1]]"})
+        assert await results(talk) == [("ok", "[[1]]")]
 
 
 async def test_a_result_without_a_value_is_a_result(store: str) -> None:

@@ -19,6 +19,8 @@ from loopline.crew.agents import FilesMode
 from loopline.events import Delta, Event
 from loopline.models import Prompt, Usage
 from loopline.testing import Call, FakeClock
+from loopline.tools.invocation import CallCache
+from loopline.tools.outcome import Outcome
 from tests.support.child_runs import Cast, Line, bundle, kin
 from tests.support.crashing_log import Crashed, CrashingLog
 from tests.support.crews import Scripts, handoff
@@ -818,3 +820,21 @@ async def test_a_file_that_an_agent_removes_is_removed() -> None:
         }
     )
     assert [file.path for file in removed] == ["app.py"]
+
+
+async def test_callers_of_an_equal_call_that_are_cancelled_together_do_not_make_it_again() -> None:
+    cache = CallCache(("*",))
+    made: list[str] = []
+
+    async def run() -> Outcome:
+        made.append("look")
+        await asyncio.sleep(0.1)
+        return Outcome(text="seen")
+
+    callers = [asyncio.ensure_future(cache.outcome("desk.look", {}, run)) for _ in range(3)]
+    await asyncio.sleep(0.01)
+    for caller in callers[:2]:
+        caller.cancel()
+    await asyncio.wait(callers)
+    assert [caller.cancelled() for caller in callers] == [True, True, False]
+    assert made == ["look", "look"]

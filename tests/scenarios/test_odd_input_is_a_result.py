@@ -178,6 +178,23 @@ async def test_an_odd_reply_in_json_is_asked_for_again(raw: str) -> None:
         assert (await talk.say("go")).answer == "Better."
 
 
+async def test_a_call_with_arguments_too_deep_to_be_stored_is_asked_for_again() -> None:
+    deep: list[Any] = []
+    for _ in range(197):
+        deep = [deep]
+    script = ScriptedModel(
+        [Call("play.look", text=[deep]), Call("play.look", text=deep), Say("Better.")]
+    )
+    async with talking(script) as talk:
+        assert (await talk.say("go")).answer == "Better."
+        blocks = await talk.blocks()
+    [notice] = [body for block in blocks if isinstance(body := block.body, tl.Notice)]
+    assert notice.code == "malformed_reply"
+    assert notice.text.startswith("The arguments of play.look are nested too deeply")
+    [call] = [body for block in blocks if isinstance(body := block.body, tl.ToolCalled)]
+    assert call.arguments == {"text": deep}
+
+
 async def test_numbers_that_json_has_not_are_kept_as_text() -> None:
     _, blocks = await play_turn([Call("play.look", text=float("nan")), "Done."])
     (call,) = [b.body for b in blocks if isinstance(b.body, tl.ToolCalled)]

@@ -203,7 +203,7 @@ def cache_marks_of(model: Model) -> CacheMarks:
 
 
 def cache_settings_of(model: Model) -> ModelSettings | None:
-    """Return the settings that cache the system text, or None if the model does not accept cache points."""
+    """Return the settings that cache the system text; None if the model does not accept cache points, or has none."""
     return None if cache_marks_of(model) == "none" else _CACHE_SETTINGS.get(model.system)
 
 
@@ -293,7 +293,7 @@ class BridgedModel:
         return merge_model_settings(settings, requested)
 
     def _defaults(self) -> DefaultSettings:
-        """Return default settings: no retries, no stored responses, and our timeouts, if the model supports them."""
+        """Return default settings without unsupported ones: no retries, no stored responses, and our timeouts."""
         unsupported = self._model.unsupported_settings
         defaults = DefaultSettings(request_timeout=TIMEOUTS.total)
         if stores_by_default(self._model):

@@ -48,7 +48,7 @@ def replay_of(
 def parts_of(
     echo: models.ReasoningReplay, message: models.AssistantMessage, names: ProviderNames
 ) -> list[ai.ModelResponsePart]:
-    """Return the replayed parts of a message without calls that were not made; empty if it has only thinking."""
+    """Return the replayed parts of a message, without calls that were not made and without thinking at the end."""
     completed = [_restore_call_fields(part, message, names) for part in echo.parts]
     parts = _PARTS.validate_json(models.dumps([part for part in completed if part is not None]))
     while parts and isinstance(parts[-1], ai.ThinkingPart):
@@ -219,7 +219,7 @@ class RequestBuilder:
                 self._owes_point = point
 
     def add_user_content(self, content: list[ai.UserContent], *, point: bool = False) -> None:
-        """Add the content of a user message."""
+        """Add the content of a user message after an owed cache point; if it is empty, only remember `point`."""
         if not content:
             self._owes_point |= point
             return
@@ -282,7 +282,7 @@ def messages_of(
 
 
 def parameters_of(prompt: models.Prompt, names: ProviderNames) -> ModelRequestParameters:
-    """Return the system text, the tools, and the JSON form of the reply."""
+    """Return the system text, the tools, and the JSON form of the reply; a form that is not strict is any object."""
     parameters = ModelRequestParameters(
         function_tools=[_tool(tool, names) for tool in prompt.tools],
         instruction_parts=[ai.InstructionPart(prompt.system)] if prompt.system else [],

@@ -91,7 +91,7 @@ class BridgedReplyParser:
         )
 
     def reply_ended_by(self, problem: str) -> models.Reply:
-        """Return the reply as far as it came before the problem, without its calls."""
+        """Return the text and thinking that were received before the problem, as a reply without calls."""
         return models.Reply(
             text="".join(self._text),
             thinking="".join(self._thinking),
@@ -201,7 +201,7 @@ class ErrorContext:
 
 
 def model_error(error: BaseException, context: ErrorContext) -> errors.ModelError:
-    """Return Loopline's error for an error of pydantic-ai."""
+    """Return Loopline's error for an error of pydantic-ai, or for the last one in a group of a fallback model."""
     match error:
         case library.FallbackExceptionGroup(exceptions=[*_, last]):
             return model_error(last, context)

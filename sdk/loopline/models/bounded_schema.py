@@ -133,6 +133,12 @@ def find_errors(schema: JsonObject) -> Callable[[Json, int], list[ValidationErro
         token = _work.set(_Work(patterns, steps))
         try:
             return list(islice(validator.iter_errors(value), limit))
+        except BaseException as error:
+            # If the recursion limit is reached while rpds compares two keys, its Rust code raises a BaseException of a
+            # type that cannot be imported.
+            if type(error).__name__ == "PanicException":
+                raise RecursionError("the recursion limit was reached in rpds") from error
+            raise
         finally:
             _work.reset(token)
 
@@ -193,7 +199,7 @@ def _count_steps(name: str, keyword: _Keyword) -> _Keyword:
 
 
 def _cost(name: str, value: Json, instance: Json) -> int:
-    """Return the steps of a keyword, without those of the schemas in it."""
+    """Return the steps of the keyword `name` with this `value` for an instance, without those of schemas in it."""
     if name in {"enum", "const"}:
         return _size(value)[0] // _COMPARED
     if name == "uniqueItems":

@@ -21,6 +21,7 @@ _MAX_COMPLAINTS = 3
 _COMPLAINT_CHARACTERS = 200
 _MAX_REFERENCES = 16
 """How many references in a row are followed; those of a schema from outside may form a circle."""
+_TOO_DEEP = "it is nested too deeply for its schema"
 _NUMBERS = frozenset({"integer", "number"})
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 _NUMBER = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?")
@@ -118,7 +119,7 @@ def validator_of_checked(schema: JsonObject) -> Callable[[Json], Json]:
         except TooManySteps as error:
             raise SchemaMismatch(str(error)) from error
         except RecursionError as error:
-            raise SchemaMismatch("it is nested too deeply for its schema") from error
+            raise SchemaMismatch(_TOO_DEEP) from error
         complaints = [
             _complaint(error.json_path.removeprefix("$").lstrip("."), error.message)
             for error in errors
@@ -136,8 +137,14 @@ def convert_scalars(value: Json, schema: JsonObject) -> Json:
     A text is also converted where the schema has only booleans.
     Properties, items and references within the schema are followed, alternatives only at a text. A text that does not convert
     stays, so check the result.
+
+    Raises:
+        SchemaMismatch: the value is nested too deeply.
     """
-    return _convert_scalars(value, schema, schema)
+    try:
+        return _convert_scalars(value, schema, schema)
+    except RecursionError as error:
+        raise SchemaMismatch(_TOO_DEEP) from error
 
 
 def _convert_scalars(value: Json, schema: Json, root: JsonObject, references: int = 0) -> Json:
@@ -180,7 +187,7 @@ def _types(schema: JsonObject) -> set[str]:
 
 
 def _convert_text(text: str, types: set[str]) -> Json:
-    """Convert a text to a boolean, integer or number of `types`; unchanged if none fits or texts are allowed."""
+    """Convert a text to a boolean, integer or number of `types`; unchanged if none fits or `types` has "string"."""
     stripped = text.strip()
     if "string" in types:
         return text

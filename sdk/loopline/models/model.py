@@ -124,7 +124,9 @@ class Capabilities:
         )
 
     def supported(self, settings: ModelSettings, model: str, effort: str = "") -> SupportedSettings:
-        """Return the settings of a request: the model's own ones and `settings` over them. `model` is the model's name.
+        """Return the supported settings of a request, with the reasons for dropped ones. `model` is the model's name.
+
+        The settings are the model's own ones, overridden by `settings`.
 
         `effort` is the reasoning effort of the request if the settings have none, "" if it has none either. A `max_tokens`
         above the model's output limit is dropped without `unsupported="drop"` too, because the model's own limit is then the

@@ -313,7 +313,7 @@ class JsonText:
             self._parts.append(character)
 
     def _unwrap(self, text: str) -> str:
-        """Return the text without the object around it; hold text back until it is certain whether there is one."""
+        """Return the text without the object around it; text is buffered until it is clear whether there is one."""
         if self._pending is not None:
             text = self._pending + text
             self._pending = None

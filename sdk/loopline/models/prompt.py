@@ -361,7 +361,7 @@ def echo_for(message: AssistantMessage, family: str) -> ReasoningReplay | None:
 
 
 def breaks_off(prompt: Prompt, family: str) -> bool:
-    """Return whether the last message has calls, and their thinking cannot be sent to this family."""
+    """Return whether the last reply of the model has calls, and its thinking cannot be sent to this family."""
     replies = (item for item in reversed(prompt.messages) if isinstance(item, AssistantMessage))
     message = next(replies, None)
     return message is not None and bool(message.calls) and echo_for(message, family) is None

@@ -145,7 +145,7 @@ def _number(text: str, per_second: int) -> float | None:
 
 
 def _until(text: str, now: datetime) -> float | None:
-    """Return the seconds until a date in the format of HTTP or RFC 3339; None if the text is not a date."""
+    """Return the seconds until a date of HTTP or RFC 3339, 0 for a past date; None if the text is not a date."""
     for read in (_http_date, datetime.fromisoformat):
         with suppress(ValueError):
             date = read(text)
@@ -159,7 +159,7 @@ def _http_date(text: str) -> datetime:
 
 
 def parse_duration(text: str) -> float | None:
-    """Return the seconds of a duration such as `6m0s` or `120ms`; None if the text is not a duration."""
+    """Return the sum of the durations in a text such as `6m0s` or `120ms`, in seconds; None if it contains none."""
     parts = _DURATION.findall(text)
     return sum(float(count) * _SECONDS[unit] for count, unit in parts) if parts else None
 
@@ -332,7 +332,10 @@ def find_token_rate(message: str) -> TokenRate | None:
 
 
 def overflow_error(words: str, status: int | None, overflow: Overflow | None) -> ModelOverflow:
-    """Return the error for a request that is too long; without an `overflow`, status 413 limits bytes, not tokens."""
+    """Return the error for a request that is too long, with the message `words`.
+
+    Without an `overflow`, its numbers are None, and the status 413 means a limit of bytes, not of tokens.
+    """
     numbers = overflow or Overflow()
     return ModelOverflow(
         words,
@@ -343,7 +346,7 @@ def overflow_error(words: str, status: int | None, overflow: Overflow | None) ->
 
 
 def rate_error(words: str, rate: TokenRate | None, wait: float | None) -> ModelRateLimited:
-    """Return the error for a rate limit; `wait` are the seconds in the headers, which override those of `rate`."""
+    """Return the error for a rate limit with the message `words`; the seconds in `wait` override those of `rate`."""
     numbers = rate or TokenRate()
     return ModelRateLimited(
         words, retry_after=numbers.wait if wait is None else wait, excess=numbers.excess

@@ -66,7 +66,7 @@ BRIDGED = "pydantic-ai:"
 
 
 def public_url(url: str) -> str:
-    """Remove user, password and query from a URL, because they may be secret."""
+    """Remove user, password, query and fragment from a URL, because they may be secret."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}" if url else ""
 

@@ -56,9 +56,9 @@ def is_loopback(host: str) -> bool:
 
 
 def remove_secrets(url: str) -> str:
-    """Remove the user, the password and the values of the query from a URL; the names of the query stay.
+    """Return a URL without its user, its password and the values of its query; the names of the query stay.
 
-    The value of `api-version` stays too; a value without a name is removed.
+    The value of `api-version` stays too; a query parameter without `=` is removed.
     """
     address, _, query = url.partition("?")
     names = (f"{name}{value}" if name == _HARMLESS else name for name, value in _pairs(query))

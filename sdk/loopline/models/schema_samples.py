@@ -22,7 +22,8 @@ def sample_value(schema: JsonObject) -> Json:
 def _sample(schema: Json, root: JsonObject, name: str, depth: int) -> Json:
     """Return the value as `sample_value` does.
 
-    A string is the `name` of its property. Schemas nested deeper than four levels get None.
+    A string is the `name` of its property, or "text" without a name. `root` has the definitions of references. Schemas
+    nested deeper than four levels get None.
     """
     if depth > _SCHEMA_DEPTH:
         return None

@@ -147,10 +147,10 @@ class ModelSettings:
         return {**stored, "extra_headers": dict.fromkeys(self.extra_headers, MASK)}
 
     def check_storable(self) -> None:
-        """Check that the settings may be stored with a message: no header has a name such as `X-Gateway-Token`.
+        """Check that the settings may be stored with a message: no header seems to have a credential.
 
         Raises:
-            LooplineError: a header has such a name.
+            LooplineError: the name of a header contains a word such as `token`, `key`, `auth` or `secret`.
         """
         for name in self.extra_headers or ():
             if any(word in name.lower() for word in _SECRET_WORDS):
@@ -289,7 +289,7 @@ def restore_settings(stored: Mapping[str, Json]) -> ModelSettings:
 
 
 def as_settings(value: object, what: str = "settings") -> ModelSettings:
-    """Return a value that must be settings; a dict of settings is accepted.
+    """Return a value that must be settings; a dict of settings is converted. `what` begins the error messages.
 
     Raises:
         LooplineError: the value is of another type, or a setting is not valid.

@@ -221,7 +221,8 @@ class _StructuredCall:
     async def run(self, default_value: object) -> StructuredCallResult[object]:
         """Send requests until a reply fits, and return the result with all attempts.
 
-        After a failure without text, the next level follows. If no reply fits, the value is `default_value`.
+        A level is tried again only if its reply had a text; the next request then names the problem. If no reply fits, the
+        value is `default_value`.
         """
         attempts: list[Attempt] = []
         for level, tries in _levels(self.model.capabilities):
@@ -329,7 +330,7 @@ _INSTRUCTIONS = "Reply with one JSON object and nothing else. It must fit this J
 
 
 def _levels(capabilities: Capabilities) -> list[tuple[Level, int]]:
-    """Return the levels that a model supports, and the number of requests for each."""
+    """Return the levels that a model supports, the strictest first, and the most requests for each."""
     levels: list[tuple[Level, int]] = []
     if capabilities.tool_call and capabilities.tool_choice:
         levels.append(("native", 1))

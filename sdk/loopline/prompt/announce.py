@@ -77,13 +77,13 @@ def announce(
     Args:
         iteration: 0 omits the line about rounds.
         limit: 0 if the rounds are limited only by `tokens`.
-        tokens: The tokens that are left for the turn.
+        tokens: The tokens that are left for the turn; they are named only if `limit` is 0.
         now: Written in UTC and, if it has another time zone, in that zone too.
         turn_id: May include the time that the turn has run.
         plans: The open plans in the order of their last change; the last four are shown.
         feedback: A line for each reaction that the messages do not show.
         unseen: Sources that the messages do not name; the newest get a line, the older ones share a ref.
-        waiting: The refs of prompts that wait for their turns.
+        waiting: The refs of prompts that wait for their turns; the last four are named, and the other ones are counted.
         room: The tokens for plans, feedback and sources together; None for unlimited.
     """
     lines = [
@@ -107,7 +107,7 @@ def announce(
 
 
 def _shares(room: int | None) -> tuple[int | None, int | None, int | None]:
-    """Divide `room` into the tokens for plans, feedback and sources."""
+    """Divide `room` into the tokens for plans, feedback and sources; each is None if `room` is None."""
     if room is None:
         return None, None, None
     for_plans = int(room * PLANS_SHARE)
@@ -116,7 +116,7 @@ def _shares(room: int | None) -> tuple[int | None, int | None, int | None]:
 
 
 def workspace_line(timeline: Timeline, turn: int) -> str:
-    """Write the line of the tail about the files of a turn: their number and size, and the newest paths."""
+    """Write the line of the tail about the files of a turn: their number, size and up to 8 paths, newest first."""
     tree = timeline.files
     newest = sorted(tree.newest_at(turn, PATHS_SHOWN), key=attrgetter("seq"), reverse=True)
     paths = [f"{file.area}/{file.path}" for _, file in _VERSIONS.among(newest)]
@@ -130,9 +130,10 @@ def workspace_line(timeline: Timeline, turn: int) -> str:
 
 
 def unseen_sources(sources: dict[int, Source], marked: Collection[int]) -> UnseenSources:
-    """Return the sources with a number that is not in `marked`.
+    """Return the sources with a number that is not in `marked`, in ascending order.
 
-    Only the newest `SOURCES_CHECKED` are checked, which keeps the cost of a round constant; all older ones are returned.
+    The last six have their title or URL; the earlier ones are ranges of one number. Only the newest `SOURCES_CHECKED`
+    are checked, which keeps the cost of a round constant; all older ones are returned as one range.
     """
     if not sources:
         return NO_SOURCES
@@ -195,7 +196,10 @@ def _plan_title(plan: PlanSnapshot) -> str:
 
 
 def _short_plan_lines(plan: PlanSnapshot, count_limit: int, width: int) -> list[str]:
-    """Write `count_limit` steps around the next one, in `width` characters each, and count the other steps."""
+    """Write up to `count_limit` steps around the next open step, in `width` characters each.
+
+    The steps before and after them are counted by status. The first line is the title, and the last one has the plan's ref.
+    """
     count = len(plan.steps)
     statuses = [plan.at(number) for number in range(1, count + 1)]
     upcoming = [n for n, status in enumerate(statuses) if status in ("in_progress", "pending")]
@@ -216,7 +220,7 @@ def _status_counts(statuses: Sequence[str]) -> str:
 
 
 def _feedback_lines(feedback: Sequence[str], room: int | None) -> list[str]:
-    """Return the newest lines that fit `room` tokens, in order, after a line that counts the other ones."""
+    """Return up to 8 newest lines that fit `room` tokens, in order, after a line that counts the omitted ones."""
     shown = fitting(list(reversed(feedback))[:FEEDBACK_SHOWN], room)
     hidden_count = len(feedback) - len(shown)
     count_line = (

@@ -136,7 +136,10 @@ def is_shown_in_full(file: UserAttachment, attached: Attached) -> bool:
 def _explanation(
     block: Block, file: UserAttachment, window: Projection, reason: str
 ) -> Iterator[str]:
-    """Yield a line with the reason why the model does not get the file, and the file's text, if it has one."""
+    """Yield a line with the reason why the model does not get the file, and the text of the file, each if there is one.
+
+    The text of a PDF is left out if the PDF is sent or is old.
+    """
     if not is_image_or_pdf(file):
         only_named = "Not shown: files of this type are only named."
         yield _text(block, file.text, window) if file.text else only_named

@@ -155,8 +155,9 @@ def choose_cut_point(
     """Return the first cut point after `after` messages at which the summary and later messages fit `room` tokens.
 
     `summary_tokens` returns the tokens of the summary of everything before a cut point. If no cut point fits, the last
-    of them is returned. If a turn starts soon after the cut point, the cut is made there; the newest round always
-    remains. Return None without a cut point after `after` messages.
+    of them is returned. If a turn starts after that cut point and has, with the later turns, at least half of the
+    remaining tokens, the cut is made at its start; the newest round always remains. Return None without a cut point
+    after `after` messages.
     """
     cuts = [cut for cut in rendering.cuts if cut.messages > after]
     if not cuts:
@@ -247,7 +248,7 @@ def message_counts(points: Sequence[CachePoint], messages: int) -> tuple[int, ..
 
 
 def _pre_tail(rendering: Rendering, policy: CachePolicy) -> int:
-    """Return the number of messages before the point `pre_tail`; 0 if there are too few rounds."""
+    """Return the number of messages before the point `pre_tail`; 0 with fewer than `policy.min_rounds` cut points."""
     cuts = rendering.cuts
     if len(cuts) < policy.min_rounds:
         return 0

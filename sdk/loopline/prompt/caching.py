@@ -333,7 +333,7 @@ _WRITE_PRICE = {"5m": 1.25, "1h": 2.0}
 
 
 def minimum_tokens(model: str) -> int:
-    """Return the shortest prefix that this model caches, in tokens; for an unknown model, the largest known minimum."""
+    """Return the fewest tokens of a prefix that this model caches; the largest minimum for an unknown model."""
     families = [family for family in MINIMUM_TOKENS if model.startswith(family)]
     return MINIMUM_TOKENS[max(families, key=len)] if families else max(MINIMUM_TOKENS.values())
 
@@ -474,7 +474,7 @@ class OpenAICache(CacheRules):
         return 1.0
 
     def send(self, sent: SentRequest) -> CacheOutcome:
-        """Simulate sending the next request, and return its cache usage; its prefixes are cached free of cost."""
+        """Simulate sending the next request, and return its cache usage; `written` is 0, because writing is free."""
         prefixes = self._prefixes(sent)
         tokens = totals(sent)
         lengths = (

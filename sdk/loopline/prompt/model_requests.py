@@ -126,8 +126,8 @@ def trace_window(
 ) -> tl.Projection:
     """Return the window for a trace of at most `room` tokens, with up to 2,000 characters of each result.
 
-    Results are shortened to 100 characters if necessary. If that does not suffice, files are left out; then the trace may
-    still be too long.
+    If necessary, the limit for results is halved until it is at most 100 characters. If that does not suffice, files are
+    left out, and the limit starts at 2,000 again; then the trace may still be too long.
     """
     window = tl.Projection(result_limit=TRACE_LIMIT, carrying=carrying)
     while _exceeds(blocks, window, room) and window.result_limit > SHORTEST_TRACE:
@@ -249,7 +249,10 @@ def request_of_round(timeline: tl.Timeline, turn: int, number: int | None) -> Mo
 def _request(
     timeline: tl.Timeline, block: tl.Block, start: tl.RoundStart, view: View
 ) -> ModelRequest:
-    """Create the request of a round. If it does not show a trace, the view takes the round's block."""
+    """Create the request of a round; `view` has rendered the blocks before the round, in the round's protocol.
+
+    If the round does not show a trace, its block is added to the view.
+    """
     from_trace = start.shows == "trace"
     if from_trace:
         turn = traced_blocks(timeline.until(block.seq - 1), block.turn, start.takes)
@@ -371,6 +374,9 @@ def replayed_rounds(timeline: tl.Timeline) -> Iterator[ReplayedRound]:
 
     The tail is rendered from the log with plans, feedback, sources and files; its time is not compared. A round has one digest for
     all its messages, so the messages that differ are inferred from earlier rounds with equal digests.
+
+    Raises:
+        LooplineError: this version of Loopline does not have the protocol of a round.
     """
     agreed_messages: set[tuple[str, str]] = set()
     agreed: tuple[Message, ...] = ()
@@ -405,9 +411,10 @@ def _compare_texts(timeline: tl.Timeline, request: ModelRequest) -> Divergence |
 
 
 def _compare_messages(request: ModelRequest, agreed: set[tuple[str, str]]) -> Divergence | None:
-    """Return the range of the messages that `agreed` lacks if their digest differs; None if it is equal.
+    """Compare the digest of the messages with the recorded one; return None if they are equal.
 
-    If `agreed` has all of them, the range is that of all messages.
+    The divergence has the range from the first to the last message that `agreed` lacks, or the range of all messages if
+    `agreed` has all of them.
     """
     recorded = request.round_start.stable_sha256
     rendered = request.stable_sha256
@@ -423,7 +430,10 @@ def _compare_messages(request: ModelRequest, agreed: set[tuple[str, str]]) -> Di
 def _compare_tail(
     past: tl.Timeline, request: ModelRequest, tail: str, header: tl.TurnHeader | None
 ) -> Divergence | None:
-    """Compare the recorded tail with one that is written for the plans, feedback, sources and files in `past`."""
+    """Return the first line in which `tail` differs from a tail that is written from `past`; None if they are equal.
+
+    The first two lines, with the round and the time, are not compared. A trace has no divergence of its tail.
+    """
     if request.round_start.shows == "trace":
         return None
     rendered = announce(
@@ -505,7 +515,10 @@ def message_text(message: Message) -> str:
 
 
 def prompt_document(request: ModelRequest, schema: JsonObject | None) -> JsonObject:
-    """Return the whole request as JSON. `schema` is the form of the answer, from `answer_schema`."""
+    """Return the whole request as JSON, with the tail and the settings as the log has them.
+
+    `schema` is the form of the answer, from `answer_schema`.
+    """
     start = request.round_start
     messages: list[Json] = [
         {"role": message_role(message), "ref": ref, "text": message_text(message)}

@@ -106,7 +106,10 @@ def ledger_entries(blocks: Iterable[tl.Block]) -> list[LedgerEntry]:
 
 
 def _entry(block: tl.Block, body: LedgerBody, calls: Mapping[str, tl.ToolCalled]) -> LedgerEntry:
-    """Create the entry of a block; an entry of rank 0 without a text is dropped by the caller."""
+    """Create the entry of a block; `calls` are the calls of earlier blocks by id.
+
+    The entry of a call with short arguments has rank 0 and no text, so the caller drops it.
+    """
     rank: Rank = 2
     text = about = ""
     match body:
@@ -137,7 +140,7 @@ def _entry(block: tl.Block, body: LedgerBody, calls: Mapping[str, tl.ToolCalled]
 
 
 def _other_lines(notes: str) -> str:
-    """Return the lines that are neither plan marks nor memory notes, which are stored separately."""
+    """Return the lines without plan marks and memory notes, joined by spaces; those are stored separately."""
     lines = [line for line in notes.splitlines() if not tl.memory_notes.read(line)]
     return " ".join(line for line in lines if not tl.plan.read_mark(line)).strip()
 
@@ -156,7 +159,7 @@ def fit_ledger(
     """Return the lines of an earlier ledger and of new entries, shortened to fit `room` tokens.
 
     Lines get fewer words, and lines of a low rank are dropped, in the steps of `WIDTHS`. If they still do not fit, the lines
-    with the most common words are dropped.
+    with the most common words are dropped; `dropped` counts only these.
     """
     entries = [LedgerEntry(0, line.ref, line.words, line.rank) for line in before] + list(new)
     rare = rarity([entry.full_text for entry in entries])
@@ -226,7 +229,7 @@ def find_carried_lines(
     """Return a line for each term that is in later text and in a covered block, but not in the summary.
 
     The line has the ref of the newest block with the term, and the words around the term there. There are at most
-    `MAX_CARRIED_LINES` lines.
+    `MAX_CARRIED_LINES` lines, those of the newest block first.
     """
     missing = set[str]().union(*(terms(text) for text in later))
     lines: list[tl.LedgerLine] = []
@@ -357,7 +360,8 @@ def summarize(
 ) -> tl.RangeSummary:
     """Build the summary: the model's text if it is usable, with memory notes, cited sources and a ledger.
 
-    If the text is longer than its share, or than the range itself, the previous summary's text is used instead. Terms that
+    If the text is empty, or longer than its share or than the range itself, the previous summary's text is used instead;
+    the text is "" if there is none, or if it has more than half of the summary's tokens. Terms that
     later rounds use and the text leaves out get lines with their context.
     """
     before = covered.previous
@@ -413,7 +417,7 @@ def summarize(
 
 
 def _merge_by_ref(lines: Sequence[tl.LedgerLine]) -> list[tl.LedgerLine]:
-    """Return the longest line of each ref."""
+    """Return the longest line of each ref, in the order in which the refs first appear."""
     longest: dict[str, tl.LedgerLine] = {}
     for line in lines:
         existing = longest.get(line.ref)
@@ -434,7 +438,7 @@ def _newest(lines: Sequence[tl.LedgerLine], limit: float) -> FittedLines:
 
 
 def _notes(covered: SummaryRange) -> FittedLines:
-    """Return the memory notes of the range and the previous summary, each once, the newest last."""
+    """Return the newest memory notes of the range and the previous summary that fit, each once, the newest last."""
     notes = {line.words: line for line in covered.previous.notes} if covered.previous else {}
     for note in tl.memory_notes.fold(covered.blocks):
         line = note.line()
@@ -444,7 +448,7 @@ def _notes(covered: SummaryRange) -> FittedLines:
 
 
 def _sources(covered: SummaryRange, timeline: tl.Timeline) -> FittedLines:
-    """Return the sources that answers cited, each once, the last cited one last."""
+    """Return the sources that answers cited and that fit, each once, the last cited one last."""
     lines = {line.ref: line for line in covered.previous.sources} if covered.previous else {}
     answers = [block.body for block in covered.blocks if isinstance(block.body, tl.Completion)]
     for sid in [sid for answer in answers for sid in answer.sources_used]:

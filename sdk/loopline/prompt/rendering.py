@@ -95,13 +95,13 @@ class RenderState:
         return {model: tuple(ratios) for model, ratios in self._ratios.items() if ratios}
 
     def take(self, block: tl.Block) -> None:
-        """Take the next block."""
+        """Update the state by the next block; a block of another type than `RenderStateBody` changes nothing."""
         fold = self._folds.get(type(block.body))
         if fold is not None:
             fold(self, block, block.body)
 
     def _take(self, block: tl.Block, body: RenderStateBody) -> None:
-        """Store the part of a block that renderings need; an input that was already taken cannot be recalled."""
+        """Store the part of a block that renderings need; a recall is ignored if a round has taken the input."""
         match body:
             case tl.RoundStart() as start:
                 self._begin(block, start)
@@ -128,7 +128,8 @@ class RenderState:
     ) -> None:
         """Store a hide by its ref, a summary by its seq, a plan history by the newest summary, and feedback in a list.
 
-        With a hide, the number of messages before the tail is stored, which it leaves unchanged.
+        With a hide, the number of messages before the cache point `pre_tail` of the newest round is stored too, because the
+        hide leaves these messages unchanged; 0 without that point.
         """
         match body:
             case tl.Hide(path=path):
@@ -184,7 +185,11 @@ class RenderState:
         return min(max(1.0, *ratios), MAX_FACTOR) if ratios else 1.0
 
     def _begin(self, block: tl.Block, start: tl.RoundStart) -> None:
-        """Record the inputs that a round takes, except recalled ones, and its model, estimate and cache points."""
+        """Record the inputs that a round takes, and its model, estimate and cache points.
+
+        Inputs that were recalled, or that an earlier round has taken, are left out. A window that was not opened by a hide
+        resets the number of unchanged messages.
+        """
         for seq in start.takes:
             if seq in self.inputs and seq not in self._recalled and seq not in self.taken_at:
                 self.taken_at[seq] = block.seq
@@ -198,7 +203,10 @@ class RenderState:
             self._unchanged = (0, 0)
 
     def _learn(self, reported: int) -> None:
-        """Store the ratio of the reported tokens of text to their uncorrected estimate."""
+        """Store the ratio of the reported tokens to the uncorrected estimate for the model of the last request.
+
+        Both are without the tokens of files. If either is not positive, the ratio is not stored.
+        """
         text = reported - self._files
         if text > 0 and self._estimated > 0:
             ratios = self._ratios.setdefault(self._model, deque(maxlen=REPORTS_KEPT))
@@ -216,7 +224,7 @@ _TEXT = tl.BodyUnion[TextBody](TextBody)
 
 
 def measure(message: Message) -> tuple[str, int, int, int]:
-    """Return the full content of a message, its tokens including files, the tokens of its files, and its parts."""
+    """Return a message as text for a digest, its tokens with files, the tokens of its files, and its part count."""
     match message:
         # The first two cases are the messages of most rounds; they skip the estimates of files and echoes.
         case ToolMessage(attachments=()):
@@ -242,7 +250,10 @@ def digest_text(message: Message) -> str:
 
 
 def parts_of_message(message: Message) -> int:
-    """Count the parts of a message as providers do: each text, call, result and file is a part."""
+    """Count the parts of a message as providers do.
+
+    Each text, call and result is a part. A file is two parts, its description and its data, or one if the data is not sent.
+    """
     match message:
         case AssistantMessage(echo=ReasoningReplay(parts=parts)):
             return len(parts)
@@ -468,7 +479,11 @@ class Rendering:
             )
 
     def _begin_decision(self, block: tl.Block, decision: tl.Decision) -> None:
-        """Add the tail of the round, if it stays, and the raw text of the reply; store its echo and call count."""
+        """Add the tail of the round, if its kind is `kept` or `cleared`, and the raw text of the reply, if it is stored.
+
+        The echo of the reply and the number of its calls are stored for the messages that follow. Up to the seq
+        `window.unbound`, tails and bound echoes are left out.
+        """
         start = self._round_start
         self._round_start = None
         is_new = block.seq > self.window.unbound
@@ -590,7 +605,7 @@ class Rendering:
         self._round = None
 
     def _result_images(self, block: tl.Block, result: tl.ToolResult) -> tuple[Attached, ...]:
-        """Return the images of a result, if its text is shown in full.
+        """Return the images of a result; none if its text is not shown in full.
 
         An image that the model does not get is not counted as shown, so it can be read again.
         """
@@ -613,7 +628,7 @@ class Rendering:
         """Return the calls, with `echoed_on` set if they are sent under the provider's ids.
 
         An echo of plain thinking does not name calls; it is sent with calls under our ids. An echo is dropped if it lacks a
-        call, or if the provider's ids are not unique.
+        call, or if a provider's id is missing, was used before, or has the form of our own ids.
         """
         named = count_named_calls(echo, calls)
         if not named and not echo.bound:
@@ -642,6 +657,7 @@ class Rendering:
                 self._add(UserMessage(text=f"[{block.ref}]\n{escape_frame(shown)}"), block.ref)
 
     def _end_turn(self, block: tl.Block, end: tl.Exit) -> None:
+        """Add a message with the reason of the end, if the turn has no answer, and the reactions to the turn."""
         if not self._is_answered:
             text = f"The turn ended here without an answer: {end.reason}."
             self._add(UserMessage(text=f"[{block.ref}]\n{text}"), block.ref)
@@ -674,7 +690,7 @@ class Rendering:
             self._add(UserMessage(text=text), reaction.block.ref)
 
     def _limit_text(self, block: tl.Block, text: str) -> str:
-        """Truncate the text to the window's limit for all texts."""
+        """Return the text truncated to the window's `text_limit`, and record whether it is shown in full."""
         limit = self.window.text_limit
         if limit is None or len(text) <= limit:
             self.shown_in_full.add(block.ref)
@@ -868,7 +884,7 @@ class View:
         return rendering
 
     def find_unused_summary(self, window: tl.Projection) -> tl.Projection | None:
-        """Return the window with the newest summary, or None if the window already has it."""
+        """Return the window with the newest summary; None if the window has it already, or if there is no summary."""
         newest = self.state.newest_summary
         if newest is None or newest[0].seq <= window.summary:
             return None

@@ -60,7 +60,10 @@ def old_text(text: str, ref: str, limit: int = TEXT_LIMIT) -> str:
 
 
 def remove_base64_from_arguments(arguments: JsonObject, ref: str) -> JsonObject:
-    """Return the arguments of a call with a placeholder for each long run of base64 in their texts."""
+    """Return the arguments of a call with a placeholder for each run of over 4,000 characters of base64 in their texts.
+
+    Arguments that are nested too deeply are replaced by `{"truncated": ref}`.
+    """
     try:
         return {name: _replace_base64(value, ref) for name, value in arguments.items()}
     except RecursionError:
@@ -83,8 +86,8 @@ def _replace_base64(value: Json, ref: str) -> Json:
 def old_result(text: str, ref: str, *, spanned: bool = True) -> str:
     """Shorten a tool result of an old turn to 400 characters; the lines that name its first sources are kept.
 
-    In JSON, texts, lists and objects are shortened instead, and the whole to 4,000 characters. A note with `ref` follows what
-    is shortened. See `truncate_text` for `spanned`.
+    In JSON, texts, lists and objects are shortened instead, and the whole to 4,000 characters. A note with `ref` follows a
+    shortened text. See `truncate_text` for `spanned`.
     """
     small = _small_structure(text)
     if small is None:
@@ -99,7 +102,8 @@ def old_result(text: str, ref: str, *, spanned: bool = True) -> str:
 def old_arguments(arguments: JsonObject, ref: str, limit: int = FIELD_LIMIT) -> JsonObject:
     """Shorten texts, lists and objects in the arguments of an old call, and add the ref of the call.
 
-    Arguments that are short enough are returned unchanged; so is a text with the prefix `ref:`.
+    Each text is cut to `limit` characters, except a text with the prefix `ref:`. Arguments that are short enough are
+    returned unchanged; arguments that are nested too deeply are replaced by `{"truncated": ref}`.
     """
     try:
         small = cast("JsonObject", _shorten(arguments, limit))
@@ -113,7 +117,8 @@ def describe_cleared_result(
 ) -> str:
     """Return the lines that replace a result: its ref, its call, some keywords, and its sources.
 
-    A result of at most 240 characters is returned unchanged. `shows` are refs and digests of the texts in the result.
+    A result of at most 240 characters is returned unchanged. `call` describes the call, such as `of shop.find(name=tea)`.
+    `shows` are refs and digests of the texts in the result.
     """
     if len(text) <= NAMED_LIMIT:
         return text
@@ -127,7 +132,7 @@ def describe_cleared_result(
 
 
 def _append_sources(shown: str, full_text: str) -> str:
-    """Append a line for each source that the full text names and the shown text does not."""
+    """Append a line for each source that is only in the full text; the sources after the 12th share one line."""
     unnamed = [line for line in _SOURCE.finditer(full_text) if f"[[S:{line[1]}]]" not in shown]
     lines = [line[0] for line in unnamed[:_MAX_SOURCES]]
     if len(unnamed) > _MAX_SOURCES:
@@ -137,7 +142,7 @@ def _append_sources(shown: str, full_text: str) -> str:
 
 
 def short_arguments(arguments: JsonObject) -> str:
-    """Return the arguments of a call on one line; if they are long, only their names."""
+    """Return the arguments of a call on one line; if they have more than 120 characters, only their names."""
     fields = (one_line(f"{name}={value}", LONG_ARGUMENTS + 1) for name, value in arguments.items())
     shown = ", ".join(fields)
     return shown if len(shown) <= LONG_ARGUMENTS else one_line(", ".join(arguments), LONG_ARGUMENTS)
@@ -196,6 +201,8 @@ _EDGES = ".,;:!?()[]{}\"'`…"
 
 def keywords(text: str, width: int, rare: Mapping[str, float] = NO_RARITY) -> str:
     """Return the most informative words of a text, in their order, of about `width` characters together.
+
+    A text of at most `width` characters is returned complete, with single spaces.
 
     Numbers, names and paths are preferred, then the words before them, then rare words. `rare` is the weight of each
     word from `rarity`. Only the first 6,000 and the last 2,000 characters are used.

@@ -315,6 +315,7 @@ class AnthropicReplyParser(ReplyParser):
 
         Raises:
             ModelRequestError: the document is not a message, or its content is empty.
+            ModelStreamBroken: the document is not a JSON object.
         """
         message = parse_chunk(data, self.credentials)
         blocks = models.objects_in(message, "content")

@@ -77,7 +77,7 @@ class Credentials:
 def response_error(
     status: int, headers: Mapping[str, str], body: str, credentials: Credentials
 ) -> errors.ModelError:
-    """Return the error for a response without a reply.
+    """Return the error for a response without a reply; its class depends on the status and the text of the body.
 
     `body` is the text of the response, JSON or not; the message quotes at most 600 characters.
     """
@@ -93,7 +93,7 @@ def response_error(
 def not_a_stream_error(
     url: str, status: int, headers: Mapping[str, str], body: str, credentials: Credentials
 ) -> errors.ModelError:
-    """Return the error for a response that is not a stream of events."""
+    """Return the error for a response without events: an error, a redirect, or another content type."""
     if status >= 400 or is_error_document(body):
         return response_error(status, headers, body, credentials)
     server = f"{credentials.model}: {credentials.excerpt(models.public_url(url))}"
@@ -120,7 +120,7 @@ def reports_error(document: models.JsonObject) -> bool:
 
 
 def stream_error(event: models.JsonObject, credentials: Credentials) -> errors.ModelError:
-    """Return the error that an event of a stream reports."""
+    """Return the error that an event of a stream reports; its class depends on its status, code, type and text."""
     report = _ErrorReport.of(event)
     body = models.dumps(event["error"] if reports_error(event) else event)
     return _error(report, report.status, body, credentials)

@@ -166,7 +166,7 @@ class HttpTransport:
     async def _client(
         self, credentials: Credentials, trace: _RequestTrace
     ) -> AsyncGenerator[httpx2.AsyncClient, None]:
-        """Provide the client of this event loop, and keep it open during the context.
+        """Provide the client of this event loop, which is created if there is none, and keep it open in the context.
 
         If a server may still be sending a cancelled reply, the client is closed when it receives no other reply.
         """
@@ -212,7 +212,7 @@ def _now() -> float:
 
 
 def _content_type(response: httpx2.Response) -> str:
-    """Return the content type of a response; empty if the status is an error, events if the header is missing."""
+    """Return the content type of a response; empty if the status is not 2xx, `EVENTS` if the header is missing."""
     content_type = response.headers.setdefault("content-type", EVENTS).partition(";")[0]
     return content_type.strip().lower() if response.is_success else ""
 
@@ -245,7 +245,7 @@ async def _beginning(response: httpx2.Response, deadline: float, *, is_document:
 def _translate_errors(
     credentials: Credentials, timeouts: models.Timeouts, url: str
 ) -> Generator[None, None, None]:
-    """Raise errors and timeouts of the transport as errors of Loopline."""
+    """Raise errors and timeouts of the transport as ModelTimedOut, ModelUnreachable or ModelStreamBroken."""
     server = f"{credentials.excerpt(models.public_url(url))}, which {credentials.url_variable} sets"
     try:
         yield
@@ -397,7 +397,7 @@ class HttpModel(ABC):
         return allowed[-1] if allowed else accepted[0]
 
     def setting_fields(self, prompt: models.Prompt) -> Iterator[tuple[str, models.Json]]:
-        """Yield the settings of `setting_names` that are set; that of parallel calls only with tools."""
+        """Yield the name and value of each setting in `setting_names` that is set; parallel calls only with tools."""
         settings = prompt.options.settings
         if settings is None:
             return
@@ -407,7 +407,7 @@ class HttpModel(ABC):
                 yield name, value
 
     def body(self, prompt: models.Prompt) -> bytes:
-        """Return the body of a request. The fields of `extra_body` replace fields of the same names."""
+        """Return the JSON body of a request. The fields of `extra_body` replace fields of the same names."""
         settings = prompt.options.settings
         extra: Mapping[str, models.Json] = {}
         if settings is not None and settings.extra_body:

@@ -183,7 +183,7 @@ class OpenAiChat(HttpModel):
 
 
 def _split(echo: models.ReasoningReplay) -> tuple[models.JsonObject, dict[str, models.JsonObject]]:
-    """Return the replayed fields of the message, and the replayed fields of its calls by their ids."""
+    """Return the fields that an echo adds to its message, and those that it adds to each call, by the call's id."""
     fields, *calls = echo.parts
     return fields, {
         str(call["id"]): {name: value for name, value in call.items() if name != "id"}
@@ -336,7 +336,7 @@ def _texts(content: models.Json) -> Sequence[tuple[str, bool]]:
 
 
 def usage_in(document: models.JsonObject, sent: str, written: str) -> models.Usage | None:
-    """Decode a `usage` with the counts `<sent>_tokens` and `<written>_tokens`, or return None if it is empty."""
+    """Decode the field `usage` with the counts `<sent>_tokens` and `<written>_tokens`; None without the field."""
     fields = models.object_in(document, "usage")
     if not fields:
         return None
@@ -371,14 +371,23 @@ class ChatReplyParser(ReplyParser):
         self._refused = False
 
     def feed(self, data: str) -> Sequence[models.TextDelta]:
-        """Decode a chunk and return the text it adds."""
+        """Decode a chunk and return the text it adds; none for the end mark `[DONE]`.
+
+        Raises:
+            ModelError: the chunk reports an error, or is not a JSON object.
+        """
         if data.strip() == _DONE:
             self.is_over = True
             return ()
         return self._take(self._parse(data))
 
     def feed_document(self, data: str) -> Sequence[models.TextDelta]:
-        """Decode a completion that was sent as one document."""
+        """Decode a completion that was sent as one document, and return its texts.
+
+        Raises:
+            ModelRequestError: the document does not have choices.
+            ModelError: the document reports an error, or is not a JSON object.
+        """
         completion = self._parse(data)
         if not models.objects_in(completion, "choices"):
             raise ModelRequestError(

@@ -241,7 +241,10 @@ class ReplyParser(ABC):
         )
 
     def reply_ended_by(self, error: AnsweredError) -> models.Reply:
-        """Return the reply that an error of the server ended, without calls."""
+        """Return the reply that an error of the server ended, without calls.
+
+        The stop reason is `refusal` if the error does not describe a fault of the reply.
+        """
         return models.Reply(
             text="".join(self._text),
             thinking=self.thinking,

@@ -55,8 +55,9 @@ def decision_of(
 ) -> tl.Decision:
     """Return the body that records a reply, with its cost and the estimated usage of abandoned attempts.
 
-    The estimated usage is taken from the quota, so the body must be recorded. The cost is None if the price of the
-    model is unknown.
+    The estimated usage is removed from the quota, so the body must be recorded. The cost includes that of the estimated
+    usage; it is None if the price of the model is unknown. `calls` is the number of calls in the reply, and `raw` the
+    stored text of a malformed reply.
     """
     estimated, estimated_cost = quota.take_unrecorded()
     cost = model.capabilities.cost(reply.usage)
@@ -103,8 +104,8 @@ async def make_completion(
 ) -> tl.Completion:
     """Return the body of an answer with the numbers of the sources that it cites, known and unknown ones.
 
-    The text is stripped, and a long text is searched in a thread. If it is a value of the `output` type, the body has
-    the sha256 of its schema.
+    The text is stripped, and a long text is searched in a thread. If the text is a value of the `output` type, the body
+    has the sha256 of the schema.
     """
     pool = timeline.pool
     find_sids = partial(tl.citations.cited_sids, text, newest=pool.newest)
@@ -172,7 +173,10 @@ def _excerpts(results: Sequence[tl.ToolResult], turn: int) -> Iterator[str]:
 
 
 def _fair_share(lengths: Sequence[int], limit: int) -> int:
-    """Return the length to which longer texts must be truncated for all texts to have `limit` characters together."""
+    """Return the length to which longer texts must be truncated for all texts to have `limit` characters together.
+
+    If all texts fit, this is the length of the longest text; 0 without texts.
+    """
     remaining = limit
     for index, length in enumerate(sorted(lengths)):
         texts = len(lengths) - index
@@ -191,7 +195,7 @@ class Journal:
     texts: replies.ChannelTexts
 
     async def record(self, *bodies: tl.Body) -> None:
-        """Record bodies, a completion last, after subscribers have received their texts.
+        """Record bodies after subscribers have received their texts; a completion must be the last body.
 
         If this is cancelled while a long text is processed, the cancellation is raised after the bodies are recorded.
         """
@@ -203,7 +207,7 @@ class Journal:
             await self._settle(bodies, size)
 
     async def _settle(self, bodies: Sequence[tl.Body], size: int) -> None:
-        """Align the streamed texts with the bodies, or forget them without subscribers; then record the bodies."""
+        """Align the streamed texts with the bodies, or without subscribers forget the texts; then record the bodies."""
         recorder = self.runtime.recorder
         if recorder.is_heard:
             resolve = partial(replies.resolve_texts, bodies, recorder.timeline.pool)
@@ -284,7 +288,7 @@ class Journal:
         *notices: tl.Notice,
         purpose: RoundPurpose = "decision",
     ) -> LoopEnd:
-        """Record a reply together with the answer that ends the loop."""
+        """Record a reply together with the answer that ends the loop, and return the end."""
         await self.record_decision(reply, notes, *notices, answer, purpose=purpose)
         return LoopEnd(answer.reason, answer.error)
 
@@ -358,7 +362,7 @@ class ModelChain:
         check_prices(runtime.options, context.list_models(self._models))
 
     async def request(self, purpose: RoundPurpose, *, traces: bool = False) -> Reply:
-        """Return the reply of the first model that answers, after the model that the turn uses now.
+        """Return the reply of the first model that answers, beginning with the model that the turn uses now.
 
         With `traces` the request shows the trace of the turn and no tools. A model that fails or refuses is replaced
         by the next model, and the switch is recorded. A request that is too long is first shortened and sent again,
@@ -429,7 +433,12 @@ class ModelChain:
         await self._recorder.record(switched)
 
     async def _stream(self, purpose: RoundPurpose, *, traces: bool, has_fallback: bool) -> Reply:
-        """Request the reply, and send its pieces to subscribers as they arrive."""
+        """Request the reply, and send its pieces to subscribers as they arrive.
+
+        Raises:
+            OutOfBudget: the remaining budget is too small, or the time is over.
+            ModelError: the prompt is too long, or the request failed.
+        """
         prompt = self._context.make_prompt(purpose, longer=self._recorder.turn.cut_off)
         self._reading = reading = self._format(traces=traces)
         stream = replies.ReplyStream(self._texts, reading)
@@ -501,9 +510,9 @@ class AnswerWriter:
         return await self.journal.end(await self.journal.completion(text, "partial", reason))
 
     async def end_interrupted(self, interruption: Interrupted) -> LoopEnd | None:
-        """End the turn with the text of an answer that the deadline cut off, unless a whole draft is there.
+        """End the turn with the streamed text of an answer that the deadline cut off, if the turn has no draft.
 
-        Without one, and after a steer, the text is retracted: the next step finds the cause in the log.
+        Otherwise, and after a steer, the text is retracted and None is returned: the next step finds the cause in the log.
         """
         if interruption.cause == "deadline" and self.runtime.recorder.turn.draft is None:
             end = await self.save_partial("deadline")
@@ -515,9 +524,10 @@ class AnswerWriter:
     async def accept(
         self, reply: Reply, notes: str, text: str, flag: tl.AnswerFlag
     ) -> LoopEnd | None:
-        """End the turn with the answer of a decision; with `answer_mode` "synthesize" this is the draft of the answer.
+        """End the turn with the answer of a decision.
 
-        Returns None if a decision must follow because the user has added input.
+        With `answer_mode` "synthesize" it is recorded as a draft, and the answer is requested separately. Then None is
+        returned if a decision must follow because the user has added input, or if the request was interrupted.
         """
         if flag == "unparsed":
             text = replies.cut_off_text(self.runtime.recorder.turn) + text
@@ -611,7 +621,9 @@ class AnswerWriter:
         return await self.journal.close(reply, completion, "", purpose="answer")
 
     async def _force(self, reason: tl.ExitReason) -> LoopEnd | None:
-        """Request an answer without calls, and end the turn with it, or with a fallback answer if the reply is empty.
+        """Request an answer without calls, and end the turn with it, or with its refusal.
+
+        If the request fails or the reply is empty, the turn ends with a draft or a fallback answer.
 
         With the reason "budget" the request shows only the trace of the turn. Returns None if it was interrupted
         before any text to record.

@@ -71,7 +71,7 @@ class ApprovalLimits:
             raise LooplineError(f"seconds is {self.seconds!r}: it must be above 0")
 
     def find_problem(self, tool: str, scope: tl.RuleScope, seconds: float | None) -> str:
-        """Return why a rule may not be granted; empty if it may."""
+        """Return why a rule may not be granted; empty if it may. With `seconds` None the rule never expires."""
         if _SCOPES.index(scope) > _SCOPES.index(self.rules):
             return f"no rule for the {scope} may be granted here"
         if not any(fnmatchcase(tool, pattern) for pattern in self.tools):
@@ -151,7 +151,7 @@ def parse_approval(line: str) -> Json:
         case word if tl.is_approval(word) and words and words[0].startswith("{"):
             try:
                 arguments: Json = json.loads(line[line.index("{") :])
-            except ValueError:
+            except (ValueError, RecursionError):
                 return line
             return {"approved": True, "arguments": arguments}
         case "no" if words:
@@ -256,8 +256,12 @@ def _check_edited(call: AskedCall, arguments: JsonObject) -> None:
     if schema is None:
         return
     check_schema(schema, skip_unreadable=True)
-    for error in find_errors(schema)(arguments, 1):
-        raise LooplineError(f"the arguments of {call.tool} are not valid: {error.message}")
+    try:
+        errors = find_errors(schema)(arguments, 1)
+    except RecursionError as error:
+        raise LooplineError(f"the arguments of {call.tool} are nested too deeply") from error
+    if errors:
+        raise LooplineError(f"the arguments of {call.tool} are not valid: {errors[0].message}")
 
 
 def make_rule(
@@ -268,7 +272,8 @@ def make_rule(
     Without seconds in the request the rule expires after those of the limits, or never if these have none either.
 
     Raises:
-        LooplineError: the limits of the bundle do not permit it, or its seconds are not above 0.
+        LooplineError: the limits of the bundle do not permit it, its seconds are not above 0, or it would expire after
+            the year 9999.
     """
     if request.seconds is not None and not request.seconds > 0:
         raise LooplineError(
@@ -277,13 +282,19 @@ def make_rule(
     seconds = request.seconds if request.seconds is not None else limits.seconds
     if problem := limits.find_problem(call.tool, request.scope, seconds):
         raise LooplineError(f"{problem}: approve the call without a rule")
+    try:
+        until = None if seconds is None else now + timedelta(seconds=seconds)
+    except OverflowError as error:
+        raise LooplineError(
+            f"a rule of {seconds:g} seconds would expire after the year 9999: write fewer seconds"
+        ) from error
     return tl.ApprovalRule(
         rule_id=f"rule_{uuid4().hex[:12]}",
         tool=call.tool,
         arguments=call.arguments if request.arguments == "same" else None,
         scope=request.scope,
         bundle=call.bundle,
-        until=None if seconds is None else now + timedelta(seconds=seconds),
+        until=until,
         call_id=call_id,
     )
 

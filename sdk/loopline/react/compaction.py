@@ -68,9 +68,10 @@ class Compaction(Struct, frozen=True, kw_only=True):
     async def make_room(
         self, window: tl.Projection, causes: list[str], budget: prompt.Budget
     ) -> tuple[tl.Projection, list[str]]:
-        """Return a smaller window if the prompt is near its limit, and the causes; a message about dropped content is recorded.
+        """Return a smaller window if the prompt is near its limit, and `causes` with "compaction" added.
 
-        This may request a summary from the model. If no smaller window is found, the given one is returned.
+        A message about dropped content is recorded. This may request a summary from the model. If no smaller window is
+        found, the window and `causes` are returned unchanged.
         """
         if budget.over(self.view.find_rendering(window), prompt.TRIGGER):
             smaller = await self._compact(window, budget)
@@ -128,7 +129,10 @@ class Compaction(Struct, frozen=True, kw_only=True):
     def _clear_least(
         self, current: tl.Projection, window: tl.Projection, budget: prompt.Budget, before: int
     ) -> _Reduced | None:
-        """Return the window with as few cleared results as possible for the prompt to fit; None if clearing is not enough."""
+        """Return the window with as few cleared results as possible for the prompt to fit, and the message about it.
+
+        None if clearing is not enough.
+        """
         view = self.view
         smaller, enough = prompt.clear_results(view, window, budget)
         if not enough:
@@ -173,7 +177,10 @@ class Compaction(Struct, frozen=True, kw_only=True):
     def _plan_summary(
         self, window: tl.Projection, budget: prompt.Budget
     ) -> _SummaryTask | tl.Projection | None:
-        """Return the summary to be written, or the window with an unused summary if that is enough, or None."""
+        """Return the summary to be written, or the window with a recorded summary that is not used yet.
+
+        None if neither is possible.
+        """
         view = self.view
         unused = view.find_unused_summary(window)
         if unused is not None and not budget.over(view.render_under(unused), prompt.TARGET):
@@ -249,7 +256,8 @@ class Compaction(Struct, frozen=True, kw_only=True):
     ) -> prompt.SummaryReply:
         """Request a summary of these messages from the model; if it fails, the reply has the reason in `why`.
 
-        The messages are the beginning of the last request, so most of the prompt is read from the provider's cache.
+        The messages are the beginning of the last request, so most of the prompt is read from the provider's cache. If
+        `messages` is None, they are too long, and no request is made.
         """
         if messages is None:
             return prompt.SummaryReply(
@@ -304,7 +312,7 @@ class Compaction(Struct, frozen=True, kw_only=True):
 def _shorten(
     view: prompt.View, window: tl.Projection, budget: prompt.Budget, before: int
 ) -> _Reduced:
-    """Return the window with all results cleared, and with truncated texts if that is not enough."""
+    """Return the window with all results cleared, and with truncated texts if that is not enough, and the message."""
     if budget.over(view.render_under(window), prompt.TRIGGER):
         window, _ = prompt.clear_results(view, window, budget)
     smaller = prompt.truncate(view, window, budget)

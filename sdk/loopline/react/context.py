@@ -336,7 +336,7 @@ class Context:
         )
 
     def _meets_demand(self, now: prompt.Rendering, room: int) -> bool:
-        """Offer the tools that wait for a demand if the prompt leaves something out, or must; return whether it changes.
+        """Offer the on-demand tools if the prompt has omissions or is near `room` tokens; return whether it does.
 
         The round that is the first to leave something out is then opened again with them, so only one epoch opens.
         """
@@ -785,7 +785,10 @@ class Context:
         )
 
     def _checkpoints(self, start: int) -> Sequence[tl.Body]:
-        """Return a checkpoint that lets the conversation be opened without the blocks before `start`, if one is possible."""
+        """Return a checkpoint with which the conversation can be opened without the blocks before `start`.
+
+        The result is empty if a checkpoint is not possible.
+        """
         timeline = self._recorder.timeline
         covers = tl.checkpoint_seq(timeline, start)
         before = timeline.checkpoint

@@ -37,7 +37,7 @@ def read_variables(
     An empty variable counts as not set. With `ignores_invalid` a variable with an invalid text does too.
 
     Raises:
-        LooplineError: a text is not valid; the message names the variable and says which texts are.
+        LooplineError: a text is not valid; the message names the variable and says which texts are valid.
     """
     values: dict[str, T] = {}
     for name, parse in parsers.items():
@@ -63,7 +63,7 @@ def parse_switch(text: str) -> bool:
 
 
 def whole_number(minimum: int = 0) -> Parse[int]:
-    """Return a parser of whole numbers that are at least `minimum`."""
+    """Return a parser of whole numbers that are at least `minimum`; it raises a ValueError for other texts."""
 
     def parse(text: str) -> int:
         if not text.isascii() or not text.isdecimal() or int(text) < minimum:
@@ -75,7 +75,7 @@ def whole_number(minimum: int = 0) -> Parse[int]:
 
 
 def parse_duration(text: str) -> float:
-    """Parse a duration such as 90s, 10m or 1h30m, and return its seconds, above 0."""
+    """Parse a duration such as 90s or 1h30m, and return its seconds, above 0; raise a ValueError for other texts."""
     parts = _DURATION.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise ValueError("it takes a duration such as 90s, 10m or 1h30m")
@@ -94,7 +94,7 @@ def parse_names(text: str) -> tuple[str, ...]:
 
 
 def one_of(choices: Sequence[T]) -> Parse[T]:
-    """Return a parser of one of these choices, in any case."""
+    """Return a parser of one of these choices, in any case; it raises a ValueError for other texts."""
 
     def parse(text: str) -> T:
         for choice in choices:

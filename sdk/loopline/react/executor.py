@@ -254,7 +254,7 @@ class ToolExecutor:
             await recorder.record_in(lost.turn, partial(_return_bodies, begun))
 
     async def _finish_lost(self, parsed: CheckedCall) -> tools.Outcome:
-        """Run a lost background call again if it reads, else find its outcome.
+        """Run a lost background call again if it only reads; otherwise ask its tool for the outcome.
 
         Raises:
             ToolError: the bundle does not have the tool any more, or its outcome is unknown.

@@ -158,7 +158,10 @@ def wrap(run: Run, layers: Iterable[Middleware | Layer]) -> Run:
 
 
 def before_run(*hooks: BeforeHook) -> Middleware:
-    """Return middleware that passes the payload through `hooks` in order; a result of a hook replaces the run."""
+    """Return middleware that calls `hooks` in order before the run.
+
+    A hook returns another payload, a result that replaces the run, or None to change nothing.
+    """
 
     async def middleware(payload: TurnPayload, run: Run) -> TurnResult[Any]:
         """Run with the payload that the hooks changed, or return the first result of a hook without a run."""
@@ -176,7 +179,10 @@ def before_run(*hooks: BeforeHook) -> Middleware:
 
 
 def after_run(*hooks: AfterHook) -> Middleware:
-    """Return middleware that passes the result through `hooks` in order; each hook receives the result of the previous one."""
+    """Return middleware that calls `hooks` in order after the run; each receives the result of the previous hook.
+
+    A hook that returns None does not change the result.
+    """
 
     async def middleware(payload: TurnPayload, run: Run) -> TurnResult[Any]:
         result = await run(payload)
@@ -247,7 +253,7 @@ class TimeLimit:
             working.add_done_callback(_retrieve_exception)
 
     async def exclude(self, begin: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of a run; the time starts anew when no run is working any more.
+        """Return the result of `begin` without counting its time; the time starts anew when no run is in progress.
 
         Raises:
             LooplineError: the time is over, so the run is not begun.
@@ -296,7 +302,7 @@ class CircuitBreaker:
     _blocked_until: float = field(default=0.0, init=False)
 
     def try_call(self) -> bool:
-        """Return whether a call may be made now; after the cooldown this blocks the calls that follow."""
+        """Return whether a call may be made now; after the cooldown True once, and then the calls are blocked again."""
         if self._failures_in_row < self.failures:
             return True
         if self.clock.elapsed() < self._blocked_until:
@@ -423,7 +429,9 @@ ESCALATES_AT = 3
 
 
 def cycle_warning(after: int = 3) -> RoundHook:
-    """Warn the model once when the same calls have been made `after` times in a row, and once in each new cycle.
+    """Return a hook that warns the model when the same calls have been made `after` times in a row.
+
+    It warns once in each cycle of repeated calls.
 
     Raises:
         LooplineError: `after` is less than 2.
@@ -444,7 +452,7 @@ def cycle_warning(after: int = 3) -> RoundHook:
 
 
 def stagnation(after: int = 3) -> RoundHook:
-    """End the turn when the same calls have been made `after` times in a row.
+    """Return a hook that ends the turn when the same calls have been made `after` times in a row.
 
     A cycle of a few rounds counts like one round, and equal calls in one round are counted, too.
 
@@ -462,7 +470,9 @@ def stagnation(after: int = 3) -> RoundHook:
 
 
 def self_check(rounds_between: int = 6, goal: str = "") -> RoundHook:
-    """Ask the model to check its progress after every `rounds_between` rounds with calls; `goal` is quoted.
+    """Return a hook that asks the model to check its progress after every `rounds_between` rounds with calls.
+
+    A `goal` is quoted in the reminder.
 
     Raises:
         LooplineError: `rounds_between` is less than 1.
@@ -485,7 +495,7 @@ def self_check(rounds_between: int = 6, goal: str = "") -> RoundHook:
 
 
 def completion_check(checklist: str, *, after: int = 3, longest: int = 800) -> RoundHook:
-    """Hold one answer of the turn until the model has gone through the checklist.
+    """Return a hook that holds one answer of the turn, and asks the model to check it against the checklist.
 
     An answer is held only if it has at most `longest` characters and the turn has made calls in at least `after`
     rounds.
@@ -510,7 +520,10 @@ def completion_check(checklist: str, *, after: int = 3, longest: int = 800) -> R
 
 
 def failure_reflection() -> RoundHook:
-    """Ask the model for another way after a round with a failed call; more firmly from the third round in a row on."""
+    """Return a hook that asks the model for another way after a round with a failed or denied call.
+
+    The reminder is firmer from the third such round in a row.
+    """
 
     def hook(state: ReactStateV2) -> RoundHookResult:
         if not _follows_calls(state) or not _has_failure(state.batches[-1]):

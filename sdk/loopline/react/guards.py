@@ -86,7 +86,10 @@ class Guards:
         return text
 
     async def _verdicts(self, call: GuardedCall) -> tuple[Ask | None, Allow | Deny]:
-        """Return the first question, and the verdict if the user approves."""
+        """Return the first question of a guard, or None, and the verdict that counts if the user approves.
+
+        The question has the greatest number of people that a guard requires.
+        """
         question: Ask | None = None
         changed: JsonObject | None = None
         for guard in self.guards:
@@ -376,7 +379,7 @@ class CallChecker:
         )
 
     def _earlier_calls(self, call: ToolCalled) -> Counter[str]:
-        """Count the earlier calls of the turn by tool."""
+        """Count the calls of the turn before `call`, by tool."""
         turn = self._recorder.turn
         batch = turn.batches[-1].calls if turn.batches else []
         parent, dash, _ = call.call_id.partition("-")
@@ -386,9 +389,10 @@ class CallChecker:
         return Counter(turn.call_counts) - Counter(later_call.tool for later_call in later)
 
     async def filter_result(self, guarded: GuardedCall | None, outcome: Outcome) -> Outcome:
-        """Return the outcome with its text and sections as the guards change them; if one raises, without the result.
+        """Return the outcome with its text and sections as the guards change them.
 
-        The outcome of a call that is not guarded is returned unchanged.
+        If a guard raises, the error is logged, and the outcome has only the text `GUARD_FAILED`. The outcome of a call
+        that is not guarded is returned unchanged.
         """
         if guarded is None:
             return outcome

@@ -154,7 +154,7 @@ def _integer(minimum: int) -> Check:
 
 
 def _zero_or(minimum: int) -> Check:
-    """Return a check of whole numbers that are 0 or at least `minimum`."""
+    """Return a check of a value, which must be 0 or a whole number of at least `minimum`."""
     check = _integer(minimum)
 
     def check_positive(value: object) -> str:

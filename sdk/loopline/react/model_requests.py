@@ -347,7 +347,10 @@ def check_prices(options: LoopOptions, models: Iterable[Model]) -> None:
 
 
 def _highest_prices(price: Price | None, tokens: int) -> tuple[float, float]:
-    """Return the highest prices of a million input and output tokens in US dollars; 0 if unknown."""
+    """Return the highest prices of a million input and output tokens in US dollars for a prompt of `tokens` tokens.
+
+    They are those of long prompts if the estimate may exceed the threshold; 0 if unknown.
+    """
     if price is None:
         return 0.0, 0.0
     if price.long is not None and tokens > price.long.over * _LOWEST_ESTIMATE:
@@ -494,7 +497,7 @@ MOST_TOKENS = 1_000_000_000
 
 
 def _check_usage(model: Model, reply: Reply) -> Reply:
-    """Return the reply, with unreported usage if a count is negative or above `MOST_TOKENS`; that is logged."""
+    """Return the reply; a usage with a count below 0 or above `MOST_TOKENS` is logged and marked as unreported."""
     usage = reply.usage
     counts = (
         usage.input_tokens,
@@ -695,7 +698,7 @@ def learn_overflow(
     """Return the body that records a refused request, with lower limits for the next request.
 
     The request had a prompt of about `tokens` tokens and an output limit of `output`. The output limit is lowered first;
-    the window, and with it the content, only if that is not enough.
+    the window, and with it the content, only if that is not enough. `before` is the lesson of the previous refusal.
     """
     capabilities = model.capabilities
     prompt = error.prompt_tokens or 0
@@ -727,7 +730,10 @@ def _next_window(
     tokens: int,
     output: int,
 ) -> tuple[int, int]:
-    """Return the window and the output limit of the next request; an output limit of 0 if content must be dropped."""
+    """Return the window and the output limit of the next request; an output limit of 0 if content must be dropped.
+
+    `named` is the new window that the error states, 0 without one.
+    """
     if named:
         window = min(named, capabilities.window)
         reserved = _reserve_output(capabilities, window)

@@ -105,7 +105,10 @@ class TypedAnswer:
                 return self._read_raw(decided, raw)
 
     def _read_calls(self, decided: prompt.Calls) -> prompt.DecodedReply:
-        """Return the answer that the calls contain, or the other calls without it if there are any."""
+        """Return the first answer that the calls give; if there are also other calls, return these without the answers.
+
+        Calls without an answer are returned unchanged.
+        """
         answers = [call for call in decided.calls if call.name == ANSWER_TOOL]
         if not answers:
             return decided
@@ -148,7 +151,7 @@ class TypedAnswer:
         return self.type.find(text)
 
     def _read_raw(self, malformed: prompt.Malformed, raw: str) -> prompt.DecodedReply:
-        """Return the value as an answer if the whole malformed reply is a value of the type."""
+        """Return the whole malformed reply as an answer if it is a value of the type, otherwise as malformed."""
         if self.protocol != prompt.NATIVE and not ('"action"' in raw and self.protocol == "json"):
             with suppress(models.SchemaMismatch):
                 text, is_all = self.type.find(raw)

@@ -51,6 +51,7 @@ from loopline.react.state import ReactStateV2 as ReactStateV2
 from loopline.react.state import TurnPayload, result
 from loopline.react.tool_runtime import ToolRuntime
 from loopline.timeline import AnswerFlag, Draft, ToolCalled, TurnResult, UserSteer
+from loopline.timeline.codec import MAX_DEPTH, is_too_deep
 
 T_co = TypeVar("T_co", covariant=True, default=None)
 
@@ -155,15 +156,24 @@ def route(reply: Reply, decided: DecodedReply, table: Table) -> Route:
 
 
 def _route_calls(notes: str, calls: tuple[ToolCall, ...], table: Table) -> Route:
-    """Run the calls; more than `max_calls_per_reply` calls do not run, and the reply is repaired or unusable."""
+    """Run the calls, or none of them if the reply must be repaired or is unusable.
+
+    It is if it has more than `max_calls_per_reply` calls, or arguments that are nested too deeply to be stored.
+    """
     limit = table.options.max_calls_per_reply
-    if len(calls) <= limit:
+    if len(calls) > limit:
+        problem = (
+            f"The reply made {len(calls)} calls and none was run: a reply may make {limit} at most "
+            "(max_calls_per_reply). Make fewer calls, and the rest after their results."
+        )
+    elif deep := [call.name for call in calls if is_too_deep(call.arguments)]:
+        problem = (
+            f"The arguments of {deep[0]} are nested too deeply, and none of the calls was run: a value may have "
+            f"{MAX_DEPTH - 1} levels at most. Call again with flatter arguments."
+        )
+    else:
         return Act(notes, calls)
     raw = f"{notes}\n({len(calls)} calls)".strip()
-    problem = (
-        f"The reply made {len(calls)} calls and none was run: a reply may make {limit} at most "
-        "(max_calls_per_reply). Make fewer calls, and the rest after their results."
-    )
     return Repair(raw, problem) if _may_repair(table) else _unusable(raw, problem, table)
 
 

@@ -44,7 +44,7 @@ def result(
     error: str = "",
     output: OutputType[Any] | None = None,
 ) -> tl.TurnResult[Any]:
-    """Return the result of a turn from its blocks.
+    """Return the result of the turn `number` from its blocks, with the given exit reason and error.
 
     If the answer is a value of a type, `output` of the result is that value, validated by the `output` type; without this
     argument it is the parsed JSON.

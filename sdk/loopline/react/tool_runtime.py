@@ -106,7 +106,7 @@ class ToolRuntime:
     ) -> None:
         """Record that the call waits for the user, and send the question to listeners.
 
-        An approved call runs after the calls `after`.
+        `after` are the ids of the calls after which the call runs when it is approved.
         """
         pending = tl.ToolPending(
             call_id=call.call_id,
@@ -299,7 +299,7 @@ class Children:
         return running
 
     async def run(self, step: Coroutine[Any, Any, T]) -> T:
-        """Run a step of the call; cancel its child runs, close the outbox and return the outcome.
+        """Run a step of the call and return its outcome; at its end cancel running child runs and close the outbox.
 
         Raises:
             AskUser: a child asks the user; this takes precedence over the outcome and over other errors.
@@ -385,7 +385,7 @@ class Children:
         await self._recorder.record_from(lambda timeline: [link, *bodies(timeline, link)])
 
     async def _record_end(self, listener: _ChildListener, quota: Quota, task: ChildTask) -> None:
-        """Record the end of a child run with its usage and cost, unless it has not ended, or its end is recorded."""
+        """Record the end of a child run with its usage and cost, if it has ended and its end is not recorded yet."""
         turn = listener.turn
         link = self._recorder.turn.children[listener.name]
         if turn.exit is None or link.reason:

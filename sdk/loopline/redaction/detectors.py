@@ -123,7 +123,10 @@ def _mark(kind: str) -> str:
 
 
 def _find_secret(match: re.Match[str]) -> tuple[int, int]:
-    """Return the span of the secret: the longest group, or if that is short, the match without quotes around it."""
+    """Return the span of the secret: the longest group if it has `MIN_GROUP` characters or more, otherwise the match.
+
+    Quotes, spaces and the signs `=`, `:` and `,` around the match do not count.
+    """
     parts = [match.span(number) for number in range(1, len(match.groups()) + 1)]
     start, end = max(parts, key=lambda part: part[1] - part[0], default=(0, 0))
     if end - start >= MIN_GROUP:

@@ -33,7 +33,7 @@ class ForwardingLog:
         entries: Sequence[timeline.Entry],
         **options: Unpack[AppendOptions],
     ) -> Sequence[timeline.Block]:
-        """Append the entries, and return every block after `seen`."""
+        """Append the entries to the wrapped log, and return every block after the option `seen`."""
         return await self._log.append(conversation, entries, **options)
 
     async def read(
@@ -223,7 +223,7 @@ def redact_body(redactor: redaction.Redactor, body: timeline.Body) -> timeline.B
 
 
 def _redact_event(redactor: redaction.Redactor, event: timeline.CustomEvent) -> Json:
-    """Return the data of an event redacted; of the start of a background call only its arguments are."""
+    """Return the redacted data of an event; in the start of a background call only the arguments are redacted."""
     if event.name != timeline.BACKGROUND_STARTED or not isinstance(event.data, dict):
         return redaction.redact_json(redactor, event.data)
     return {
@@ -285,7 +285,10 @@ def _redact_struct(redactor: redaction.Redactor, struct: S) -> S:
 
 
 def _redact(redactor: redaction.Redactor, value: object, *, numbers: bool = True) -> object:
-    """Return a text, struct, tuple or object redacted, and any other value unchanged; `numbers` is for objects."""
+    """Return a text, struct, tuple or object redacted, and any other value unchanged.
+
+    The numbers in an object are redacted only with `numbers`.
+    """
     match value:
         case str():
             return redaction.redact_text(redactor, value)

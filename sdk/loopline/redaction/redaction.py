@@ -46,7 +46,7 @@ class _Parts:
         self._key_characters = 0
 
     def feed(self, text: str) -> list[str]:
-        """Add a piece of the text, and return the parts that are now complete."""
+        """Add a piece of the text, and return the parts that are now complete, often none: lines and PEM blocks."""
         if "\n" not in text:
             self._line.append(text)
             return []
@@ -100,7 +100,7 @@ class RedactedStream:
 
 
 def _pieces(line: str) -> list[str]:
-    """Return the line in pieces of at most 16,384 characters, which end with a space if they have one."""
+    """Return the line in pieces of at most 16,384 characters; a piece ends after its last space, if it has spaces."""
     pieces: list[str] = []
     while len(line) > PIECE_CHARACTERS:
         end = line.rfind(" ", 0, PIECE_CHARACTERS) + 1 or PIECE_CHARACTERS
@@ -153,11 +153,20 @@ def redact_json(redactor: Redactor, value: Json, *, numbers: bool = True) -> Jso
 
 
 def redact_object(redactor: Redactor, value: JsonObject, *, numbers: bool = True) -> JsonObject:
-    """Return the object with every text in it redacted, and with `numbers` the numbers that match."""
-    return {
-        redact_text(redactor, key): redact_json(redactor, item, numbers=numbers)
-        for key, item in value.items()
-    }
+    """Return the object with every text in it redacted, and with `numbers` the numbers that match.
+
+    If a key becomes equal to an earlier one, it gets the number of its position, such as `[redacted email] 2`, so that
+    no value is lost.
+    """
+    redacted: JsonObject = {}
+    for key, item in value.items():
+        mark = name = redact_text(redactor, key)
+        number = len(redacted)
+        while name in redacted:
+            number += 1
+            name = f"{mark} {number}"
+        redacted[name] = redact_json(redactor, item, numbers=numbers)
+    return redacted
 
 
 def redact_echo(

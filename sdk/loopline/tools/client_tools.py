@@ -17,6 +17,7 @@ from loopline.models.json_schema import (
     validator_of_schema,
 )
 from loopline.timeline import ClientTool, Effect
+from loopline.timeline.codec import is_too_deep
 from loopline.tools.functions import NOTHING, BoundTool, RerunnableTool, Tool
 from loopline.tools.invocation import AskUser, ToolInvocation
 from loopline.tools.outcome import Outcome
@@ -31,6 +32,7 @@ NO_PARAMETERS: JsonObject = {"type": "object", "properties": {}}
 """The schema of a tool without parameters."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+_TOO_DEEP = "the JSON in its text is nested too deeply"
 
 
 class RequestTool(RerunnableTool):
@@ -138,7 +140,7 @@ def _check_schema(who: str, schema: JsonObject) -> None:
 
 
 def check_shadows(tools: Sequence[ClientTool], names: Sequence[str]) -> None:
-    """Check that no tool of a request has the name of a tool of the bundle, also as a provider sees it.
+    """Check that no tool of a request has the name of a tool of the bundle, also with `__` in place of each dot.
 
     Raises:
         LooplineError: one has; the message names the tool of the bundle.
@@ -166,11 +168,11 @@ def read_client_result(value: Json, form: Json) -> Outcome:
     """Return the outcome of a call from the result that the client sent; `form` is the JSON Schema of the result, or None.
 
     Some protocols and forms send texts. If the result does not fit the schema, a text that is JSON is read as that JSON, and
-    texts are converted where the schema has only numbers or booleans. `{"error": "why"}` says that the client could not run
-    the call. None is a result without a value.
+    texts are converted where the schema has only numbers or booleans. With `{"error": "why"}` the client could not run the
+    call: the outcome is failed, and the schema is not checked. A valid None gives the text `done`.
 
     Raises:
-        SchemaMismatch: the result does not fit the schema.
+        SchemaMismatch: the result does not fit the schema, or is nested too deeply.
     """
     reason = _read_error(value)
     if reason is None and isinstance(form, dict):
@@ -199,11 +201,19 @@ def _read_error(value: Json) -> str | None:
 
 
 def _parse(value: Json) -> Json:
-    """Return the JSON in a text, or the value itself if it is not a text, or no JSON."""
+    """Return the JSON in a text, or the value itself if it is not a text, or no JSON.
+
+    Raises:
+        SchemaMismatch: the JSON in the text is nested too deeply.
+    """
     if not isinstance(value, str):
         return value
     try:
         parsed: Json = json.loads(value)
-    except (ValueError, RecursionError):
+    except ValueError:
         return value
+    except RecursionError as error:
+        raise SchemaMismatch(_TOO_DEEP) from error
+    if is_too_deep(parsed):
+        raise SchemaMismatch(_TOO_DEEP)
     return parsed

@@ -139,7 +139,7 @@ def _client_problem(
 
 
 def _background_problem(background: object, effect: Effect | None, *, is_client: bool) -> str:
-    """Return the problem of the value of `background`, also with the client or the effect "meta"; "" if it is valid."""
+    """Return the problem if `background` is not a bool, or is True for a client tool or "meta"; otherwise ""."""
     if not isinstance(background, bool):
         return f"has background={background!r}: it must be True or False"
     if background and is_client:
@@ -150,7 +150,7 @@ def _background_problem(background: object, effect: Effect | None, *, is_client:
 
 
 def _effect_problem(effect: str, key: str) -> str:
-    """Return the problem if the effect is unknown, or if its calls cannot have a key; otherwise ""."""
+    """Return the problem if the effect is unknown, or is not "write" or "meta" and there is a key; otherwise ""."""
     if effect not in EFFECTS:
         nearest = nearest_first(effect, EFFECTS)[0]
         return f"has the effect {effect!r}, nearest is {nearest!r}: one of {', '.join(EFFECTS)}"

@@ -98,11 +98,10 @@ class CallCache:
         """
         key = json.dumps([tool, arguments], sort_keys=True)
         while (running := self._running.get(key)) is not None:
-            try:
-                return await asyncio.shield(running)
-            except asyncio.CancelledError:
-                if not running.cancelled():  # then this caller is cancelled, and not the call
-                    raise
+            # Unlike `shield`, `wait` raises CancelledError only if this caller is cancelled, and not for a cancelled call.
+            await asyncio.wait([running])
+            if not running.cancelled():
+                return running.result()
         self._running[key] = own = asyncio.get_running_loop().create_future()
         try:
             outcome = await run()
@@ -396,8 +395,8 @@ def custom_event(name: str, data: object, call_id: str = "") -> tl.CustomEvent:
     """Make an event; its data is any JSON, pydantic or dataclass value.
 
     Raises:
-        LooplineError: the name is invalid or that of an event of Loopline's own, or the data cannot be converted to JSON or
-            is too large.
+        LooplineError: the name is invalid or reserved for Loopline, or the data cannot be converted to JSON or is too
+            large.
     """
     if not _NAME.fullmatch(name):
         raise LooplineError(
@@ -440,7 +439,7 @@ class Background(Protocol):
     """Runs work in the background, and records one result for each of its calls, also after a crash."""
 
     def begin(self, call: BackgroundCall, work: Work) -> Outcome:
-        """Start the work, and return the outcome of the call, which ends at once.
+        """Start the work, and return the outcome with which the call ends at once, before the work is done.
 
         Raises:
             ToolError: the work cannot be started.

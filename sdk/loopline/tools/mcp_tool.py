@@ -89,7 +89,8 @@ class McpServer(Protocol):
     ) -> McpResult:
         """Call a tool. Cancelling this cancels the call on the server.
 
-        `on_question` is called if the server asks the user during the call.
+        `on_question` is called if the server asks the user during the call. An error of the tool itself is a result with
+        `is_error`.
 
         Raises:
             ToolError: the server could not be started, ended, or broke the protocol; the message has no secrets.

@@ -170,7 +170,7 @@ def is_image(mime: str) -> bool:
 
 
 def images_within_limits(files: Mapping[str, bytes], allowed: AttachmentSupport) -> ReadImages:
-    """Describe the images with these refs, and check whether they can be sent to the model.
+    """Return the images that can be sent to the model, and by ref the reason for each image that is refused.
 
     The limits are those of attached images and those of a call: 10 images with 16 MiB, in the order of the files. Without
     `allowed.images` all are refused. The pixels are read from the header, without decoding.

@@ -163,7 +163,7 @@ def argument_error(detail: ErrorDetails, parameters: list[str]) -> str:
 
 
 def nearest_first(name: str, names: Iterable[str]) -> list[str]:
-    """Return the names sorted by their similarity to `name`, ignoring case."""
+    """Return the names, the most similar to `name` first, ignoring case."""
     lowered = name.lower()
     return sorted(
         names,
@@ -305,7 +305,7 @@ def list_argument(
     """Return an argument that is a list of `least` to `most` strings; a missing or null argument counts as an empty list.
 
     Raises:
-        ToolError: the argument is different; the message has the description `expected`.
+        ToolError: the argument is not such a list; the message has the description `expected`.
     """
     value: Json = arguments.get(name) or []
     items = value if isinstance(value, list) else [None]

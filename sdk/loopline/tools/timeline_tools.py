@@ -48,7 +48,7 @@ class HideTool(RerunnableTool):
         self._editable_tokens = editable_tokens
 
     def parse(self, arguments: JsonObject) -> tuple[str, str]:
-        """Return the path and the replacement."""
+        """Return the path and the replacement; raise a ToolError if one of them is not a string."""
         match arguments:
             case {"path": str(path), "replacement": str(replacement)}:
                 return path, replacement
@@ -57,7 +57,7 @@ class HideTool(RerunnableTool):
                 raise ToolError(f"{name} must be a string")
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """Hide the block from the next round on.
+        """Return the outcome whose record hides the block from the next round on.
 
         Raises:
             ToolError: the block does not exist, is not shown, may not be hidden, or is too far from the end of the prompt.
@@ -147,7 +147,11 @@ class PlanTool(RerunnableTool):
     )
 
     def parse(self, arguments: JsonObject) -> tuple[Json, str, list[str]]:
-        """Return the mode, which `run` checks, the id of a plan, which may be empty, and the steps."""
+        """Return the mode, which `run` checks, and the id of a plan and the steps, which may be empty.
+
+        Raises:
+            ToolError: the id is not a string, or the steps are not a list of strings.
+        """
         plan_id = arguments.get("plan_id") or ""
         if not isinstance(plan_id, str):
             raise ToolError("plan_id must be a string, as ANNOUNCE shows it")
@@ -234,7 +238,7 @@ class ReadTool(RerunnableTool):
     )
 
     def parse(self, arguments: JsonObject) -> list[str]:
-        """Return `paths`, a string or a list of 1 to 50 strings."""
+        """Return `paths` as a list of 1 to 50 strings; a single string becomes a list."""
         paths = arguments.get("paths")
         if isinstance(paths, str):
             return [paths]

@@ -71,7 +71,10 @@ def catalogue(specs: Iterable[ToolSpec]) -> str:
 def tools_in_reply(
     reply: JsonObject, names: Collection[str], limit: int = MAX_SELECTED
 ) -> list[str]:
-    """Return the first `limit` known tools in the list `tools` of a reply, in its order and without duplicates."""
+    """Return the first `limit` known names in the list `tools` of a reply, in its order and without duplicates.
+
+    The result is empty if `tools` is not a list.
+    """
     named: Json = reply.get("tools")
     texts = [text for text in named if isinstance(text, str)] if isinstance(named, list) else []
     return [text for text in dict.fromkeys(texts) if text in names][:limit]

@@ -130,9 +130,14 @@ class PatchTool(RerunnableTool):
         """
         files = call.context.workspace
         patch, path = self.parse(arguments)
-        limit = files.limits.file_bytes
         patched = await asyncio.to_thread(
-            apply_patch, patch, files.find, limit, path, files.is_executable
+            apply_patch,
+            patch,
+            files.find,
+            files.limits.file_bytes,
+            path,
+            files.is_executable,
+            files.limits.tree_bytes,
         )
         for file in patched:
             if file.after is None:

@@ -79,8 +79,9 @@ class JsonAction(decision.TextProtocol):
 def decode_actions(raw: str, *, values: bool = False) -> decision.DecodedReply:
     """Decode the JSON objects in a text as calls or an answer.
 
-    If no object has an `action`, the first one with an `answer` is the answer. A broken object with a field of an action
-    makes the reply malformed, even if valid objects follow. With `values` an answer may be any JSON value.
+    If no object has an `action`, the first one with an `answer` is the answer; without that object, the text is malformed.
+    A broken object with a field of an action makes the reply malformed, even if valid objects follow. With `values` an
+    answer may be any JSON value.
     """
     scanned, between = split_json(raw)
     for item in scanned:

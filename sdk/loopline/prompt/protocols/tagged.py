@@ -242,7 +242,7 @@ class TaggedSplitter(decision.Splitter):
 
 
 def _is_odd_call(text: str) -> bool:
-    """Return whether a text looks like a call in an unsupported form."""
+    """Return whether a text looks like a call in an unsupported form, such as JSON with a name and arguments."""
     return bool(_ODD_CALL.search(text)) or any(
         isinstance(_first_field(candidate, _NAMES), str)
         and _first_field(candidate, _ARGUMENTS) is not None
@@ -274,7 +274,7 @@ def _call_tags(call: models.ToolCall) -> str:
 
 
 def _code(text: str) -> str:
-    """Return the code without the line breaks next to its tags, and without a fence around it."""
+    """Return the code of a channel without one line break next to each tag, and without a fence around it."""
     code = text.removeprefix("\n").removesuffix("\n")
     fenced = _FENCE.match(code)
     return fenced[1] if fenced else code
@@ -296,7 +296,7 @@ def _tool_call(element: Element) -> models.ToolCall | str:
 
 
 def _call_in_json(written: models.JsonObject) -> models.ToolCall | str:
-    """Decode a call that has its name and its arguments in one JSON object; return an error if it lacks a name."""
+    """Decode a call with its name and arguments in one JSON object; return an error sentence if one is invalid."""
     name = _first_of(written, "name", "tool")
     arguments = decision.as_arguments(written.get("arguments", written.get("args")))
     if not isinstance(name, str) or arguments is None:

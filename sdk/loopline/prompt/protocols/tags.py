@@ -187,7 +187,7 @@ class ChannelSplitter:
 
 
 def _tag_start() -> Walk[tuple[str, str]]:
-    """Read the text after a `<` while it may still become a tag; return it and the character after it."""
+    """Read the text after a `<` while it may become a tag; return it with the `<`, and the character after it."""
     escapes = matched = ""
     character = yield
     while character == "\\":
@@ -233,7 +233,7 @@ def _closing_tag(tag: str, character: str, closing: str) -> Walk[tuple[str, str]
 
 
 def _space(character: str) -> Walk[tuple[str, str]]:
-    """Read white space; return it and the character after it."""
+    """Read up to 80 characters of white space from `character` on; return them and the character after them."""
     space = ""
     while character and character in _SPACE and len(space) < _LONGEST_SPACE:
         space += character
@@ -261,7 +261,7 @@ def _json_literals() -> Literals:
 
 
 def _code_literals() -> Literals:
-    """Recognize Python strings with one quote or three, except in comments."""
+    """Recognize Python strings with one quote or three, except in comments; one quote ends at a line end."""
     character = yield False
     while True:
         if character == "#":

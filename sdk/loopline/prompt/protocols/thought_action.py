@@ -117,13 +117,13 @@ class _LineDecoder:
         return mark
 
     def _discard(self, start: int, end: int) -> None:
-        """Discard the text after the input of an action."""
+        """Add the text from `start` to `end` to the discarded text, except blanks, fences, or after an answer."""
         gap = _GAP.match(self._raw, start, end)
         if gap is not None and gap.end() < end and self._answer is None:
             self._discarded.append(self._raw[start:end])
 
     def _take(self, mark: re.Match[str]) -> None:
-        """Take the text after a mark: a thought, action, input or answer, or an observation, which is discarded."""
+        """Store the text after a mark as a thought, action, input or answer; discard it if it is an observation."""
         match mark["word"]:
             case "Thought":
                 self._thoughts.append(_LATER_ESCAPED.sub(r"\1\2", self._text(mark)).strip())

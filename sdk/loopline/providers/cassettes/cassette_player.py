@@ -213,7 +213,7 @@ class ReplayClock(SystemClock):
 
 
 def _likeness(recorded: RecordedRequest, now: RecordedRequest) -> tuple[int, int]:
-    """Return the number of equal messages at the start of two requests, and the number of equal bytes."""
+    """Return the number of equal messages, and the number of equal bytes, both from the start of two requests."""
     pairs = zip(_messages(recorded), _messages(now), strict=False)
     shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     return shared, _common_length(recorded.content, now.content)
@@ -234,7 +234,7 @@ def _messages(request: RecordedRequest) -> list[Json]:
 
 
 def _difference(recorded: RecordedRequest, now: RecordedRequest) -> str:
-    """Describe the first difference of two requests: its position, such as `messages[3].content`, and both values."""
+    """Describe the first difference of two requests, in URL, headers or body, with its position and both values."""
     if recorded.url != now.url:
         return _text_difference("url", recorded.url, now.url)
     difference = _json_difference("headers", dict(recorded.headers), dict(now.headers))

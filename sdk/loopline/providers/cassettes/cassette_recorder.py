@@ -77,7 +77,7 @@ class CassetteRecorder:
         return httpx2.AsyncClient(transport=_RecordingTransport(sender, self))
 
     async def write_request(self, request: cassette_file.RecordedRequest) -> int:
-        """Write a request and return its number."""
+        """Write a request with the times since the previous one, and return its number, from 1."""
         self._requests += 1
         line = replace(request, number=self._requests, times=self.clock.take_times())
         await self.write(line)
@@ -92,7 +92,11 @@ class CassetteRecorder:
         await asyncio.to_thread(self._write, line)
 
     async def close(self) -> None:
-        """Write the last line and close the file."""
+        """Write the last line and close the file; after a second call nothing is written.
+
+        Raises:
+            CassetteError: the file cannot be written.
+        """
         await self.write(cassette_file.CassetteEnd(times=self.clock.take_times()))
         if self._file is not None:
             self._file.close()
@@ -199,7 +203,7 @@ class Secrets:
         return redacted.decode("utf-8", "surrogatepass")
 
     def hide_in(self, pieces: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        """Return the pieces without the secrets; joined to one piece if a secret was removed."""
+        """Return the pieces with each secret replaced by `…`; joined to one piece if a secret was replaced."""
         content = redacted = b"".join(pieces)
         for secret in self.texts:
             redacted = _secret_pattern(secret).sub(HIDDEN.encode(), redacted)

@@ -53,9 +53,9 @@ class BackgroundTool(RerunnableTool):
         return mode, call_id, seconds
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """Return the list of calls, or say whether the call has ended, or is being stopped.
+        """Return the running calls (mode list), wait at most `seconds` for a call (wait), or request its stop (stop).
 
-        The mode wait returns at once for a call that does not run in the background.
+        The mode wait says whether the call has ended. It returns at once for a call that does not run in the background.
 
         Raises:
             ToolError: an argument is invalid, or the call to stop does not run in the background.

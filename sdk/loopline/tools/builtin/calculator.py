@@ -107,7 +107,11 @@ class _Expression:
         return self._evaluate(body, 0)
 
     def _check_words(self) -> None:
-        """Refuse everything but numbers, known names, operators and parentheses, before Python parses the text."""
+        """Check the text before Python parses it.
+
+        Raises:
+            ToolError: it has other parts than numbers, known names, operators and parentheses, or is nested too deeply.
+        """
         at = 0
         depth = 0
         while at < len(self._text):
@@ -124,7 +128,7 @@ class _Expression:
             at = word.end()
 
     def _evaluate(self, node: ast.expr, depth: int) -> Number:
-        """Return the value of a node that is below `depth` signs and powers."""
+        """Return the value of a node that is nested in `depth` signs and powers; raise a ToolError if it has none."""
         at = node.col_offset
         match node:
             case ast.Constant(value=int() | float() as value):
@@ -167,7 +171,7 @@ class _Expression:
             raise self._error(_TOO_DEEP, at)
 
     def _apply(self, function: Callable[..., Number], values: Sequence[Number], at: int) -> Number:
-        """Call the function; an error is raised with the position `at`."""
+        """Call the function with the values; raise a ToolError with the position `at` if it fails or is too large."""
         try:
             return _check_bounds(function(*values))
         except ZeroDivisionError:

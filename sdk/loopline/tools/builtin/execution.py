@@ -6,7 +6,7 @@ import asyncio
 import base64
 import binascii
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from hashlib import sha256
@@ -232,7 +232,10 @@ def _read_part(execution: Execution, arguments: JsonObject) -> ServedCall:
 
 
 def _end_of_step(end: ProgramEnd, step: _Step) -> ProgramEnd:
-    """Convert the end of an interpreter to the end of its last program, without the files that the workspace has already."""
+    """Convert the end of an interpreter to the end of its last program, without unchanged files of the workspace.
+
+    Files of the contract, and files with a problem, are included in any case.
+    """
     execution = step.execution
     names = {file.name for file in execution.contract}
     files = [
@@ -260,7 +263,10 @@ class ProgramSession:
     It ends when its execution is closed, or when no call arrives within the time that a tool call may take.
     """
 
-    def __init__(self, sandbox: Sandbox, first: Execution) -> None:
+    def __init__(
+        self, sandbox: Sandbox, first: Execution, on_end: Callable[[], None] = lambda: None
+    ) -> None:
+        """`on_end` is called when the interpreter has ended."""
         self._isolation = _isolation(sandbox)
         self._step: _Step | None = None
         self._steps = asyncio.Queue[_Step]()
@@ -286,6 +292,7 @@ class ProgramSession:
             stopped=self._stopped,
         )
         self._task = asyncio.ensure_future(sandbox.run(execution, session))
+        self._task.add_done_callback(lambda _task: on_end())
 
     @property
     def has_ended(self) -> bool:
@@ -409,7 +416,7 @@ class ProgramSession:
     def _describe_next(self, execution: Execution) -> Json:
         """Return the next program, with the names of the workspace files that differ from those of the interpreter.
 
-        They count as sent from now on.
+        These files count as sent from now on.
         """
         now = digests(execution)
         files: list[Json] = [file.name for file in execution.contract]
@@ -531,7 +538,7 @@ class ExecutionTool:
         self._sandbox = sandbox
         self._language: Language = language
         self._sessions: dict[tuple[str, str, str], ProgramSession] = {}
-        """The sessions by conversation, turn and name. A conversation has only sessions of one turn."""
+        """The running sessions by conversation, turn and name. A conversation has only sessions of one turn."""
         self._settings = settings
         self.effect: Effect = settings.effect
         longest = settings.limits.wall_seconds
@@ -595,7 +602,9 @@ class ExecutionTool:
         )
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """Run the program, in the background or in a session if the arguments say so, and return its report and files.
+        """Run the program, in the background or in a session if the arguments ask for it; return its report and files.
+
+        A program that fails is not an error: the outcome is failed, and also lists the calls that the program made.
 
         Raises:
             ToolError: an argument is invalid.
@@ -658,7 +667,7 @@ class ExecutionTool:
     ) -> ProgramEnd:
         """Run the program in the session of that name, and end the sessions of older turns of the conversation.
 
-        A session that an earlier call has begun and that has ended is not started again; the program does not run.
+        If a session of an earlier call has ended, it is not started again: the program does not run, and its end says so.
         """
         conversation = call.context.idempotency_key.partition(":")[0]
         turn = call.context.turn_id
@@ -670,8 +679,18 @@ class ExecutionTool:
             self._sessions.pop(key, None)
             if _has_session(call, name):
                 return _lost_session(_isolation(self._sandbox))
-            running = self._sessions[key] = ProgramSession(self._sandbox, execution)
+            running = self._begin_session(key, execution)
         return await running.run(execution, session)
+
+    def _begin_session(self, key: tuple[str, str, str], first: Execution) -> ProgramSession:
+        """Start a session, and store it until its interpreter has ended."""
+
+        def forget() -> None:
+            if self._sessions.get(key) is begun:  # a later session may have the key
+                del self._sessions[key]
+
+        begun = self._sessions[key] = ProgramSession(self._sandbox, first, forget)
+        return begun
 
     async def close(self) -> None:
         """End the sessions."""
@@ -686,7 +705,10 @@ class ExecutionTool:
         unsent: Sequence[str],
         edited: Sequence[str] = (),
     ) -> Outcome:
-        """Return the report of a program, with the changes of the workspace that can be recorded."""
+        """Return the report of a program, the changes of the workspace, and a line for each change that is refused.
+
+        If the program failed, the outcome is failed and lists the calls that the program made.
+        """
         context = call.context
         result = result_of(execution, end)
         file_limits = replace(context.workspace.limits, file_bytes=execution.limits.file_bytes)

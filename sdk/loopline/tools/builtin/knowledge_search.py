@@ -190,7 +190,7 @@ class KnowledgeSearchTool(RerunnableTool):
         )
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """Search the spaces at the same time, and return a section for each of the best passages of all of them.
+        """Search the spaces at the same time, and return a section for each of the `limit` best passages of all.
 
         Raises:
             ToolError: a search failed.
@@ -214,7 +214,8 @@ class KnowledgeSearchTool(RerunnableTool):
         """Return the passages of each space, when all searches have ended.
 
         Raises:
-            ToolError: a search failed; the message begins with the name of the space.
+            ToolError: a search raised a ToolError; the message begins with the name of the space. Other exceptions of a
+                search are raised unchanged.
         """
         searches = [self._spaces[name](query, limit=limit) for name in spaces]
         results = await asyncio.gather(*searches, return_exceptions=True)

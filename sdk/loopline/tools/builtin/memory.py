@@ -222,7 +222,7 @@ class MemoryTool(RerunnableTool):
         return _choice(arguments, _SCOPES), refs
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """Return the facts, or change one of them.
+        """Return the facts (mode list), or the change of a fact, which is recorded with the result.
 
         Raises:
             ToolError: an argument is invalid, the fact does not exist or is stored already, or there are too many facts.
@@ -333,7 +333,8 @@ async def _check_refs(texts: Sequence[str], call: ToolInvocation) -> tuple[str, 
     """Return the refs of a fact. A recalled fact is not allowed as evidence, because facts would then confirm themselves.
 
     Raises:
-        ToolError: a ref is invalid, does not exist, or names a recalled fact.
+        ToolError: a ref is invalid, names a recalled fact, or does not exist in this conversation. A missing block of
+            another conversation is accepted.
     """
     refs: list[str] = []
     for text in texts:

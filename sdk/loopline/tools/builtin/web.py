@@ -85,7 +85,7 @@ class MemoryWeb:
         self._pages = {page.url: page for page in pages}
 
     async def search(self, query: str, limit: int) -> Sequence[WebHit]:
-        """Return at most `limit` pages with words of the query in any case, those with the most words first."""
+        """Return at most `limit` pages with a word of the query, in any case; those with the most words first."""
         terms = set(query.lower().split())
         matches = [
             (len(terms.intersection(_WORD.findall(f"{page.title} {page.text}".lower()))), page)
