@@ -6,7 +6,8 @@ import asyncio
 import os
 import sys
 from asyncio.subprocess import PIPE
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from loopline import (
 from loopline import timeline as tl
 from loopline.clock import SystemClock
 from loopline.conversations import Conversation
+from loopline.conversations.background import LOOK_SECONDS
 from loopline.files import OutputFile
 from loopline.models import Json, JsonObject
 from loopline.testing import Call, Say, ScriptedModel
@@ -339,6 +341,90 @@ async def test_another_harness_stops_a_call(tmp_path: Path) -> None:
             assert await talk.background.wait(seconds=20) == []
             [result] = results(await talk.blocks())
     assert "was stopped" in result.text
+
+
+async def test_finished_work_is_recorded_although_a_stop_comes_before_it_can_be(
+    tmp_path: Path,
+) -> None:
+    gate, store = Gate(), f"sqlite:///{tmp_path}/s.db"
+    model = ScriptedModel([Call("shop.brew", name="sencha"), "It runs."])
+    async with (
+        Harness.open(brewing(gate), store=store, model=model) as harness,
+        Harness.open(brewing(gate), store=store, model=ScriptedModel([])) as other,
+    ):
+        talk = harness.conversation("c")
+        await talk.say("go")
+        async with other.log.lease(talk.conversation):  # as if it ran a turn
+            gate.opened.set()
+            await asyncio.sleep(0.05)
+            await talk.background.stop("c1")
+            await asyncio.sleep(LOOK_SECONDS + 0.2)
+        assert await talk.background.wait("c1", seconds=5) == []
+        [result] = results(await talk.blocks())
+    assert result.ok
+    assert "sencha is brewed" in result.text
+
+
+async def test_a_harness_that_closes_records_finished_work_when_the_other_process_ends_its_turn(
+    tmp_path: Path,
+) -> None:
+    gate, store = Gate(), f"sqlite:///{tmp_path}/s.db"
+    model = ScriptedModel([Call("shop.brew", name="sencha"), "It runs."])
+    async with Harness.open(brewing(gate), store=store, model=ScriptedModel([])) as other:
+        talk = other.conversation("c")
+
+        async def run_turn() -> None:
+            async with other.log.lease(talk.conversation):
+                gate.opened.set()
+                await asyncio.sleep(0.3)
+
+        async with Harness.open(brewing(gate), store=store, model=model) as harness:
+            await harness.conversation("c").say("go")
+            turn = asyncio.create_task(run_turn())
+            await gate.opened.wait()
+            await asyncio.sleep(0.05)
+        await turn
+        [result] = results(await talk.blocks())
+    assert result.ok
+    assert "sencha is brewed" in result.text
+
+
+@pytest.mark.parametrize("key", ["background:c1", "lesson:l1", "c1~queued"])
+async def test_no_message_has_the_key_of_a_result_in_the_background_or_another_internal_key(
+    key: str,
+) -> None:
+    gate = Gate()
+    model = ScriptedModel([Call("shop.brew", name="sencha"), "It runs."])
+    async with talking(model, bundle=brewing(gate), clock=SystemClock()) as talk:
+        await talk.say("go")
+        for send in (talk.submit, talk.steer, talk.followup):
+            with pytest.raises(LooplineError, match=f"the key '{key}' may be an internal one"):
+                await send("And?", key=key)
+        gate.opened.set()
+        [result] = await with_result(talk)
+    assert "sencha is brewed" in result.text
+
+
+@contextmanager
+def process_name(name: bytes) -> Generator[None]:
+    """Give this process a name as `ps` shows it, until the context is left."""
+    file = Path("/proc/self/comm")
+    before = file.read_bytes()
+    file.write_bytes(name)
+    try:
+        yield
+    finally:
+        file.write_bytes(before.rstrip(b"\n"))
+
+
+async def test_the_name_of_the_process_can_have_any_bytes() -> None:
+    gate = Gate()
+    model = ScriptedModel([Call("shop.brew", name="sencha"), "It runs."])
+    with process_name(b"caf\xe9) 1 2"):
+        async with talking(model, bundle=brewing(gate), clock=SystemClock()) as talk:
+            await talk.say("go")
+            [state] = await talk.background.calls()
+    assert (state.status, state.is_here) == ("running", True)
 
 
 LIST_CALLS = """

@@ -250,6 +250,23 @@ async def test_a_schedule_that_cannot_be_read_here_does_not_hold_up_other_messag
         assert len(await talk.scheduled()) == 1
 
 
+async def test_a_message_whose_time_zone_is_missing_here_is_left_and_the_others_begin(
+    store: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with shop(store) as harness:
+        talk = harness.conversation("c1")
+        schedule = MessageSchedule(harness.log, talk.conversation)
+        hour = timedelta(hours=1)
+        left = await schedule.add(UserPrompt(text="x"), START, every="0 9 * * *", zone="Mars/Base")
+        await schedule.add(UserPrompt(text="now"), START + hour)
+        await schedule.add(UserPrompt(text="later"), START + 3 * hour)
+        following = await schedule.begin_due(START + 2 * hour, any_sender)
+        assert following == START + 3 * hour
+        assert prompts(await talk.blocks()) == ["now"]
+        assert [message.prompt.text for message in await talk.scheduled()] == ["x", "later"]
+    assert f"scheduled message {left.id} was not begun: no time zone 'Mars/Base'" in caplog.text
+
+
 async def test_a_message_waits_for_a_process_of_its_bundle_and_then_begins_one_turn(
     store: str,
 ) -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import select
 import signal
+import subprocess
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +15,11 @@ import httpx2
 import pytest
 
 from loopline import Bundle, Harness
-from loopline.cli.workers import WorkerMetering
+from loopline.cli.workers import WorkerMetering, worker_processes
 from loopline.harness import open_turns, open_worker
 from loopline.timeline import Exit, ToolResult, TurnHeader
-from tests.doors.command import LIMIT_SECONDS, Loopline
+from tests.crashes.scarce_resources import no_free_descriptor
+from tests.doors.command import LIMIT_SECONDS, LOOPLINE, Loopline, wait_for
 from tests.support.echo_model import EchoModel
 from tests.support.worker_process import running, submitter, work, worker_process
 
@@ -140,3 +145,55 @@ def test_the_command_line_of_a_servers_worker_does_not_show_the_store(tmp_path: 
         process.communicate(timeout=LIMIT_SECONDS)
     assert "loopline worker telling.py --of-server" in answered["answer"]
     assert "own.db" not in answered["answer"]
+
+
+OPENED_SLOWLY = """import time
+from pathlib import Path
+
+from loopline import Bundle
+
+Path("opening").touch()
+while not Path("go").exists():
+    time.sleep(0.01)
+bundle = Bundle(id="slow")
+"""
+ENDING_SECONDS = 10.0
+
+
+def test_a_worker_whose_server_ended_while_it_opened_its_bundles_ends(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(OPENED_SLOWLY)
+    server = subprocess.Popen(
+        ["sh", "-c", '"$0" worker slow.py --of-server & echo $!; read line', str(LOOPLINE)],
+        cwd=tmp_path,
+        env=Loopline(tmp_path, {"LOOPLINE_STORE": "sqlite:///own.db"}).environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert server.stdin is not None
+    assert server.stdout is not None
+    worker = int(server.stdout.readline())
+    try:
+        wait_for((tmp_path / "opening").exists)
+        server.stdin.close()
+        server.wait(LIMIT_SECONDS)
+        (tmp_path / "go").touch()
+        # The worker has the other end of the pipe until it ends.
+        assert select.select([server.stdout], [], [], ENDING_SECONDS)[0]
+    finally:
+        server.stdout.close()
+        with suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGKILL)
+
+
+async def test_a_worker_that_cannot_be_started_now_is_started_later(tmp_path: Path) -> None:
+    """A module that the process finds before the command writes a file."""
+    begun = tmp_path / "begun"
+    (tmp_path / "loopline.py").write_text(f"open({str(begun)!r}, 'w').close()")
+    with ExitStack() as scarce:
+        scarce.enter_context(no_free_descriptor())
+        async with worker_processes(1, [], {"PYTHONPATH": str(tmp_path)}, 0):
+            await asyncio.sleep(0.05)
+            scarce.close()
+            await asyncio.to_thread(wait_for, begun.exists, ENDING_SECONDS)

@@ -29,6 +29,8 @@ GRACE = timedelta(minutes=1)
 """How long after its time an owner of another machine may still record a result."""
 LOOK_SECONDS = 0.5
 """How often a harness whose calls run in the background looks for stops of other processes."""
+CLOSE_SECONDS = 10.0
+"""How long a harness that closes waits until the results of finished work are recorded."""
 INTERRUPTED = (
     "The work of {call_id}, {tool} in the background, was cut off, and is not begun again: whether it took effect is "
     "unknown, unless it only reads."
@@ -107,7 +109,7 @@ class _Started:
 
     @classmethod
     def of(cls, call_id: str, work: tl.BackgroundWork) -> _Started | None:
-        """Parse the event of a started call, None if another author used the same event name.
+        """Parse the event that recorded the start of a call; return None if its data has another form.
 
         An imported call has no owner and does not begin again, because its data may be forged.
         """
@@ -146,14 +148,20 @@ def _find_started(timeline: tl.Timeline) -> Sequence[_Started]:
 
 
 def _is_lost(started: _Started, conversation: tl.ConversationKey, now: datetime) -> bool:
-    """Return whether no process does the work of a call any more, or it does so for the origin of this fork."""
+    """Return whether no process will record a result of the call in this conversation.
+
+    This is so if its owner is unknown or has gone, `GRACE` after its time, and for a call that a fork inherited.
+    """
     owner = started.owner
     is_forked = started.conversation not in ("", conversation.name)
     return is_forked or now > started.until + GRACE or owner is None or owner.is_gone
 
 
 class BackgroundCalls:
-    """The background calls of one harness. Closing it ends all of them; those that may begin again do so with the next turn."""
+    """The background calls of one harness. Closing it ends all of them; those that may begin again do so with the next turn.
+
+    Work that has finished is not stopped any more: its result is recorded when no other process runs a turn.
+    """
 
     def __init__(self, log: tl.TimelineLog, clock: Clock) -> None:
         self._log = log
@@ -161,6 +169,7 @@ class BackgroundCalls:
         self._tasks: dict[tuple[tl.ConversationKey, str], asyncio.Task[None]] = {}
         self._recorders: Mapping[tl.ConversationKey, tl.Recorder] = {}
         self._stopping: set[tuple[tl.ConversationKey, str]] = set()
+        self._finished: set[tuple[tl.ConversationKey, str]] = set()
         self._watch: asyncio.Task[None] | None = None
         self._id: str = uuid4().hex
         _open.add(self._id)
@@ -181,7 +190,7 @@ class BackgroundCalls:
             raise ToolError(f"{MOST_AT_ONCE} calls go on in the background already: wait for one")
         key = call.conversation, call.call_id
         task = self._tasks[key] = asyncio.create_task(self._run(call, work))
-        task.add_done_callback(lambda _: self._tasks.pop(key, None))
+        task.add_done_callback(lambda _: self._remove(key))
         until = self._clock.now() + timedelta(seconds=call.seconds)
         data: JsonObject = {
             "owner": str(_Owner.here(self._id)),
@@ -198,10 +207,15 @@ class BackgroundCalls:
             bodies=(tl.CustomEvent(name=tl.BACKGROUND_STARTED, data=data, call_id=call.call_id),),
         )
 
-    async def settle(self, conversation: tl.ConversationKey, timeline: tl.Timeline) -> None:
-        """Record a result for each call whose process has gone, and fold it into `timeline`.
+    def _remove(self, key: tuple[tl.ConversationKey, str]) -> None:
+        self._tasks.pop(key, None)
+        self._stopping.discard(key)
+        self._finished.discard(key)
 
-        Calls that may begin again are left for `find_lost`, unless they were told to stop.
+    async def settle(self, conversation: tl.ConversationKey, timeline: tl.Timeline) -> None:
+        """Record a failed result for each lost call, and add it to `timeline`.
+
+        A lost call that can begin again gets a result only if it was stopped; `find_lost` returns the rest.
         """
         for started in self._find_lost(conversation, timeline):
             if started.again is None or started.is_stopping:
@@ -214,7 +228,7 @@ class BackgroundCalls:
     def find_lost(
         self, conversation: tl.ConversationKey, timeline: tl.Timeline
     ) -> Sequence[BackgroundCall]:
-        """Return the calls whose process has gone and that may begin again."""
+        """Return the lost calls that can begin again, without stopped calls; none for a child run."""
         return [
             BackgroundCall(
                 conversation=conversation,
@@ -243,14 +257,14 @@ class BackgroundCalls:
         ]
 
     async def wait(self, conversation: tl.ConversationKey, call_id: str, seconds: float) -> bool:
-        """Wait until a call of this process has its result, at most `seconds`; return whether it has ended."""
+        """Wait at most `seconds` for the end of a call; return whether it has ended, True if it does not run here."""
         task = self._tasks.get((conversation, call_id))
         if task is None:
             return True
         return await done_within(self._clock, seconds, asyncio.wait([task]))
 
     async def _look_for_stops(self) -> None:
-        """Stop the calls of this process that were told so in any process, or whose conversation was forgotten.
+        """Poll the log; cancel the calls of this process that were stopped, or have a forgotten conversation.
 
         This ends with the last call.
         """
@@ -274,17 +288,24 @@ class BackgroundCalls:
 
     def _stop(self, key: tuple[tl.ConversationKey, str]) -> None:
         task = self._tasks.get(key)
-        if task is not None and key not in self._stopping:
+        if task is not None and key not in self._stopping | self._finished:
             self._stopping.add(key)
             task.cancel()
 
     async def close(self) -> None:
-        """Cancel all work, and record for each call that does not begin again a result that says so."""
+        """Cancel all work, and record for each call that does not begin again a result that says so.
+
+        The results of finished work are recorded. If another process runs a turn for more than `CLOSE_SECONDS`, they are
+        lost: the next turn says that these calls were cut off, or begins them again.
+        """
         _open.discard(self._id)
         if self._watch is not None:
             self._watch.cancel()
-        tasks = list(self._tasks.values())
-        await cancel_all(*tasks)
+        recording = [task for key, task in self._tasks.items() if key in self._finished]
+        await cancel_all(*(task for key, task in self._tasks.items() if key not in self._finished))
+        if recording:
+            await asyncio.wait(recording, timeout=CLOSE_SECONDS)
+            await cancel_all(*recording)
 
     async def _run(self, call: BackgroundCall, work: Work) -> None:
         """Do the work, and record its result; an error of the store is logged.
@@ -300,8 +321,7 @@ class BackgroundCalls:
                 with suppress(StoreError):  # whoever opens the conversation next says so
                     await self._append(call, text.format(call_id=call.call_id, tool=call.tool))
             raise
-        finally:
-            self._stopping.discard(key)
+        self._finished.add(key)
         try:
             await self._record(call, partial(_bodies, call, outcome))
         except StoreError:
@@ -319,7 +339,10 @@ class BackgroundCalls:
         )
 
     async def _record(self, call: BackgroundCall, make: _Make) -> None:
-        """Record the result through the turn that runs here, or under a lease when no turn runs."""
+        """Record the bodies that `make` returns, in the turn that runs here or after a wait for the lease.
+
+        Nothing is recorded if the conversation was forgotten.
+        """
         recorder = self._recorders.get(call.conversation)
         if recorder is not None:
             with suppress(LooplineError):  # the turn has just ended
@@ -336,7 +359,7 @@ class BackgroundCalls:
 
 
 def _end_of(started: _Started) -> tl.BackgroundResult:
-    """Return the result of a call that no process runs any more."""
+    """Build the failed result of a lost call: stopped if a stop was requested, otherwise interrupted."""
     text = STOPPED if started.is_stopping else INTERRUPTED
     return tl.BackgroundResult(
         call_id=started.call_id,
@@ -382,9 +405,9 @@ class BackgroundList:
     async def wait(
         self, call_id: str = "", *, seconds: float | None = None
     ) -> list[BackgroundState]:
-        """Wait until a call has its result, or all of them without a `call_id`; at most `seconds`.
+        """Wait until a call has its result, or without a `call_id` until all have; at most `seconds` if given.
 
-        Returns the calls that have none, such as those that are lost, for which it does not wait.
+        Returns the calls without a result. Lost calls are included, but not waited for.
 
         Raises:
             LooplineError: no call of that id runs in the background.
@@ -444,7 +467,10 @@ class BackgroundList:
 
 
 def _bodies(call: BackgroundCall, outcome: Outcome, timeline: tl.Timeline) -> Sequence[tl.Body]:
-    """Build the bodies of a result: its files, its artifact and its text. Leaves the files out if they cannot be recorded."""
+    """Build the bodies of a result: its files, its artifact and its text.
+
+    Files that cannot be recorded are left out; the result is then failed, and its text says why.
+    """
     files: list[tl.FileBody] = []
     limits = outcome.file_limits or WorkspaceLimits()
     changes, refused = sort_changes(timeline, call.turn, outcome.files, limits=limits)
@@ -479,16 +505,18 @@ def _key(call_id: str) -> str:
 
 
 def _machine() -> str:
-    """Return an id of this machine that changes when it boots, and in a container the container's, whose processes have ids of their own."""
+    """Return an id of the boot of this machine and, on Linux, of the namespace that assigns the ids of processes."""
     with suppress(OSError):
         return f"{boot_id()}/{Path('/proc/self/ns/pid').stat().st_ino}"
     return boot_id() or os.uname().nodename
 
 
 def _start_of(process: int) -> str:
-    """Return the start time of a process on this machine as an opaque text, empty if the process does not exist."""
+    """Return the start of a process as an opaque text: "" if it does not exist, "running" if its start is unknown."""
     try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+        # The name of the process, which the line contains in parentheses, can have any bytes.
+        stat = Path(f"/proc/{process}/stat").read_bytes()
+        return stat.rpartition(b")")[2].split()[19].decode()
     except OSError:
         try:
             os.kill(process, 0)

@@ -25,7 +25,13 @@ from loopline import react
 from loopline import timeline as tl
 from loopline.conversations import submission
 from loopline.conversations.background import BackgroundList
-from loopline.conversations.interrupts import InterruptQueue, Receipt, check_message_text, check_own
+from loopline.conversations.interrupts import (
+    InterruptQueue,
+    Receipt,
+    check_answer_value,
+    check_message_text,
+    check_own,
+)
 from loopline.conversations.schedule import MessageSchedule, first_time
 from loopline.conversations.subscriptions import EventOrder, order_events
 from loopline.conversations.turn_order import is_cut_off_again, sender_of
@@ -39,7 +45,7 @@ from loopline.files import (
     check_text,
     read_attachments,
 )
-from loopline.models import Json, output_type_of, well_formed, well_formed_json
+from loopline.models import Json, output_type_of, well_formed
 from loopline.reader import ConversationReader, Reader, check_name
 from loopline.redaction.redaction import Redactor, redact_text
 from loopline.tasks import finish
@@ -48,7 +54,7 @@ from loopline.tools import check_client_tools
 
 
 async def free_fork_name(log: tl.TimelineLog, conversation: tl.ConversationKey) -> str:
-    """Return the first unused name for a fork. The name of a forgotten conversation counts as used."""
+    """Return the first unused name `NAME-fork-NUMBER`. The name of a forgotten conversation counts as used."""
     number = 0
     while True:
         number += 1
@@ -214,8 +220,9 @@ class Conversation(ConversationReader, Generic[T_co]):
         Raises:
             AttachmentError: a file cannot be attached; nothing was recorded.
             ConflictError: the conversation is busy, and `when_busy` is "reject"; or the key was used for another text.
-            LooplineError: the text is empty, an argument is invalid, or this is a child run or lacks a bundle.
+            LooplineError: the text is empty, an argument or the key is invalid, or this is a child run or lacks a bundle.
         """
+        submission.check_key(key)
         message = await self._message(text, attachments, when_busy, limits, output_type, tools)
         stored: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
 
@@ -450,7 +457,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         Returns whether the call still waits in this process. The call continues once the answer is recorded; if another
         process answered first, it continues with that answer. For a paused turn use `resume` instead.
         """
-        return self._turns.answer(self.conversation, call_id, well_formed_json(value))
+        return self._turns.answer(self.conversation, call_id, check_answer_value(value))
 
     async def steer(self, text: str, *, attachments: Attachments = (), key: str = "") -> Receipt:
         """Redirect the running turn: its current model reply or tool calls are cancelled for this message.
@@ -459,8 +466,9 @@ class Conversation(ConversationReader, Generic[T_co]):
 
         Raises:
             AttachmentError: a file cannot be attached; nothing was recorded.
-            LooplineError: the conversation has not begun.
+            LooplineError: the conversation has not begun, or the key is that of an internal block.
         """
+        submission.check_key(key)
         files = await self._checks.attachments(text, attachments)
         return await self.interrupts.add("steer", text, files, key=key)
 
@@ -469,13 +477,14 @@ class Conversation(ConversationReader, Generic[T_co]):
 
         Raises:
             AttachmentError: a file cannot be attached; nothing was recorded.
-            LooplineError: the conversation has not begun.
+            LooplineError: the conversation has not begun, or the key is that of an internal block.
         """
+        submission.check_key(key)
         files = await self._checks.attachments(text, attachments)
         return await self.interrupts.add("followup", text, files, key=key)
 
     async def recall(self, receipt: Receipt) -> bool:
-        """Take a message back, unless a round has taken it; return whether it was taken back."""
+        """Recall a message that no round has taken; return whether this call recalled it."""
         return await self.interrupts.recall(receipt)
 
     async def stop(self) -> bool:
@@ -729,14 +738,14 @@ class Conversation(ConversationReader, Generic[T_co]):
         )
 
     async def _withdraw(self, receipts: Sequence[Receipt]) -> None:
-        """Recall a message whose turn has not started, because its sender no longer waits."""
+        """Recall the stored message, if there is one and its turn has not started."""
         for receipt in receipts:
             timeline = await tl.open_timeline(self._log, self.conversation)
             if receipt.seq in timeline.pending and timeline.turn(receipt.turn).header is None:
                 await self.recall(receipt)
 
     async def _find_earlier_receipt(self, message: submission.Message) -> Receipt | None:
-        """Return the receipt of an earlier message with the same key, None if the key is new.
+        """Return the receipt of an earlier message with the same key, and call `on_receipt`; None if the key is new.
 
         Raises:
             ConflictError: the key was used for another text.
@@ -760,7 +769,10 @@ class Conversation(ConversationReader, Generic[T_co]):
     async def _store(
         self, body: tl.UserPrompt, message: submission.Message
     ) -> tuple[Receipt, Sequence[tl.Block]]:
-        """Store the message as the prompt of a new turn. Returns its receipt and all blocks that this process had not read."""
+        """Store the message as the prompt of a new turn, and call `on_receipt`.
+
+        Returns its receipt, and all blocks that this process had not read; none of them if the message has a key.
+        """
         receipt, blocks = await self.interrupts.append_input(
             body, tl.NEW_TURN, message.files, key=message.key, mode=self._first_mode
         )
@@ -770,7 +782,10 @@ class Conversation(ConversationReader, Generic[T_co]):
         return receipt, blocks
 
     async def _join(self, message: submission.Message) -> tl.TurnResult[Any] | None:
-        """Add the message to the running turn and return the result of the turn that took it, None if it was too late."""
+        """Add the message to the running turn, and return the result of the turn in which a round took it.
+
+        Returns None if no round took it and it was recalled here; a stopped result if another process recalled it.
+        """
         kind: Literal["followup", "steer"] = "steer" if message.when_busy == "steer" else "followup"
         receipt = await self.interrupts.add(kind, message.text, message.files, key=message.key)
         if message.on_receipt is not None:

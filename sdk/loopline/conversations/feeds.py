@@ -49,7 +49,10 @@ class LiveText:
     begun_channels: dict[tuple[str, int], None] = field(default_factory=dict[tuple[str, int], None])
 
     def begin(self, events: TurnEvents) -> list[Delta] | None:
-        """Take the next message; return the deltas that discard the text of an earlier runner, None to ignore the message."""
+        """Note the next message; return None if it is outdated, otherwise the resets of texts of an earlier runner.
+
+        If a message before it was lost, `is_torn` is set.
+        """
         if events.run < self.run or (events.run == self.run and events.number < self.number):
             return None
         resets = list[Delta]()
@@ -66,7 +69,7 @@ class LiveText:
         return resets
 
     def take(self, delta: Delta) -> bool:
-        """Return whether the delta follows the text that was delivered."""
+        """Return whether to deliver the delta; False for a text or a reset after a lost message."""
         if delta.type not in _TEXTS:
             return True
         if delta.type == "delta" and not self.is_torn:
@@ -94,7 +97,7 @@ class TurnSender:
         self._subscriber = Subscriber(self.sink, 0)
 
     def begin(self, timeline: tl.Timeline, number: int) -> None:
-        """Deliver the events of the turn with that number so far, and those to come."""
+        """Deliver the blocks of the turn so far and the kept deltas, in order; then `receive` delivers its events."""
         blocks = list[Event]()
         replay(timeline, number, Subscriber(blocks.append, 0))
         events = list[tuple[int, Event]]()
@@ -106,7 +109,7 @@ class TurnSender:
         self._early.clear()
 
     def receive(self, turn: int, event: Event, seq: int) -> None:
-        """Deliver an event of a turn, if it is the sender's; a delta follows the block at `seq`."""
+        """Deliver an event of the sender's turn; before `begin`, keep a delta, which follows the block at `seq`."""
         if turn == self._number:
             self._subscriber.receive(event)
         elif self._number is None and isinstance(event, Delta):
@@ -146,8 +149,8 @@ class Feed:
     async def update(self, *, holds: bool = False) -> bool:
         """Read the new blocks and deliver them to the subscribers; return whether there were any.
 
-        The first update delivers no block, only a `missed` without blocks: whoever needs the earlier ones reads them. With
-        `holds`, blocks of a runner wait a moment for its message about them.
+        The first update returns True and delivers no block, only a `missed` that names none: subscribers read earlier
+        blocks from the log. With `holds`, blocks of a runner wait up to `HOLD_SECONDS` for its message about them.
         """
         async with self._order:
             if not self._is_opened:
@@ -196,7 +199,7 @@ class Feed:
             self._text.settle()
 
     async def run(self) -> None:
-        """Read the log until the conversation is forgotten, or its blocks are not valid."""
+        """Read and deliver new blocks and deltas until the conversation is forgotten, or its blocks are not valid."""
         pause = FIRST_LOOK_SECONDS
         try:
             while True:
@@ -229,7 +232,7 @@ class Feed:
             self._wake_waiting()
 
     def _next_pause(self, pause: float, *, is_new: bool) -> float:
-        """Return how long to wait for a message before the log is read again: longer each time while nothing is new."""
+        """Return the seconds until the next read: twice `pause` up to a limit, or the shortest after new blocks."""
         first, last = FIRST_LOOK_SECONDS, LAST_LOOK_SECONDS
         is_run_here = self.conversation in self.subscriptions.running
         if self.live is None or not self.live.is_connected:
@@ -245,7 +248,10 @@ class Feed:
         self._woken.set()
 
     def receive(self, events: TurnEvents) -> None:
-        """Deliver events of a turn that another process runs, at once if the blocks before them were read."""
+        """Deliver events of a turn that another process runs, at once if the blocks before them were read.
+
+        Otherwise they wait for the next read; if `MOST_EVENTS` messages wait already, those are dropped.
+        """
         if len(self._events) >= MOST_EVENTS:
             self._events.clear()  # the log cannot be read now; the text continues with the next block
             self._delivered = 0
@@ -282,7 +288,7 @@ class Feed:
         self._delivered = 0
 
     def _deliver_delta(self, turn: int, live_delta: LiveDelta) -> None:
-        """Deliver a delta, unless a delivered block already has its text."""
+        """Deliver a delta; drop a text that a delivered block has already, or that follows a lost message."""
         delta = live_delta.decode()
         is_replaced = live_delta.at < self._newest_of_runner
         if delta is None or (is_replaced and delta.type != "custom"):
@@ -297,7 +303,7 @@ class Feed:
 
     @contextmanager
     def sending(self, sink: EventSink | None) -> Generator[TurnSender | None, None, None]:
-        """Inside the context, where a message is stored, keep the deltas for its sender. Without a sink nobody receives them."""
+        """Keep the deltas for the sender of a message that is stored inside the context; give None without a sink."""
         if sink is None:
             yield None
             return

@@ -19,6 +19,7 @@ from loopline.files import AttachmentCaps, check_values, with_unique_names
 from loopline.models import Json, well_formed, well_formed_json
 from loopline.prompt import escape_frame
 from loopline.refs import BlockRef, ConversationRef, parse
+from loopline.timeline.codec import MAX_DEPTH, is_too_deep
 from loopline.tools import read_client_result
 
 _SETTLING = tl.BodyUnion[tl.UserRecalled | tl.RoundStart](tl.UserRecalled | tl.RoundStart)
@@ -88,10 +89,10 @@ class InterruptQueue:
         """Add a message to the running turn, or to the next one if no turn is running.
 
         A "steer" also cancels the current model reply or tool calls of the turn. A file is renamed if the turn has a file of
-        its name.
+        its name. If the `key` was used before, nothing is added, and the receipt of the earlier message is returned.
 
         Raises:
-            LooplineError: the conversation has not begun.
+            LooplineError: the conversation has not begun or is a child run, or the text is empty.
         """
         summary = await self._log.find(self._conversation)
         if summary is None:
@@ -124,7 +125,7 @@ class InterruptQueue:
             LooplineError: no such call waits for an answer, no process runs its turn, or the call awaits approval and the
                 value is not an answer to that.
         """
-        tl.encode_checked(tl.UserAnswer(call_id=call_id, value=well_formed_json(value), by=by))
+        tl.encode_checked(tl.UserAnswer(call_id=call_id, value=check_answer_value(value), by=by))
         question_seq = 0
 
         async def entries(timeline: tl.Timeline) -> Sequence[tl.Entry]:
@@ -171,7 +172,11 @@ class InterruptQueue:
     def _answer_body(
         self, pending: tl.ToolPending | tl.ToolQuestion, value: Json, by: str
     ) -> tl.UserAnswer:
-        """Return the body of an answer; it names the person if several must approve, or if it is not the user."""
+        """Return the body of an answer; it names the person if several must approve, or if it is not the user.
+
+        Raises:
+            LooplineError: the value is nested too deeply.
+        """
         user = self._conversation.user
         if pending.people > 1:
             by = by or user
@@ -179,7 +184,7 @@ class InterruptQueue:
             by = ""
         return tl.UserAnswer(
             call_id=pending.call_id,
-            value=well_formed_json(value),
+            value=check_answer_value(value),
             sender=self._turns.sender,
             by=well_formed(by),
         )
@@ -259,7 +264,7 @@ class InterruptQueue:
         """Return the call that waits for approval. A call of a child run is read from the conversation of that run.
 
         Raises:
-            LooplineError: the conversation of the child run cannot be read.
+            LooplineError: the call, or its question in the child run, does not exist.
         """
         while isinstance(pending, tl.ToolPending) and pending.child:
             ref = parse(pending.child)
@@ -286,7 +291,7 @@ class InterruptQueue:
         raise LooplineError(f"the call {pending.call_id} is not there")
 
     async def recall(self, receipt: Receipt) -> bool:
-        """Take a message back, unless a round has taken it; return whether it was taken back."""
+        """Recall a message that no round has taken; return whether this call recalled it."""
         receipt_of_recall = await self.append(tl.UserRecalled(said=receipt.seq), receipt.turn)
         blocks = await self._log.read(self._conversation, after=receipt.seq)
         for block, body in _SETTLING.among(blocks):
@@ -305,7 +310,7 @@ class InterruptQueue:
         return list(timeline.pending.values())
 
     async def receipt_of(self, key: str) -> Receipt | None:
-        """Return the receipt of the message with this key, None if the key is new."""
+        """Return the receipt of the message with this key, None if the key is new or empty."""
         last = await self._log.appended(self._conversation, key) if key else None
         if last is None:
             return None
@@ -337,7 +342,7 @@ class InterruptQueue:
     ) -> tuple[Receipt, Sequence[tl.Block]]:
         """Append as `append` does. Returns the receipt and all blocks after the last one that this process has read.
 
-        The `mode` is appended with the input. If the key was used before, the blocks are empty.
+        The `mode` is appended with the input. With a `key`, no blocks are returned.
         """
         if not isinstance(body, tl.Feedback):
             check_own(self._conversation)
@@ -360,7 +365,10 @@ async def append_at_head(
     conversation: tl.ConversationKey,
     entries: Callable[[tl.Timeline], Awaitable[Sequence[tl.Entry]]],
 ) -> bool:
-    """Append the entries that `entries` computes from all blocks before them. Returns whether there were any."""
+    """Append the entries that `entries` computes from all blocks before them; return whether there were any.
+
+    If another block is stored meanwhile, `entries` is called again.
+    """
     timeline = await tl.open_timeline(log, conversation)
     while appended := await entries(timeline):
         try:
@@ -442,7 +450,7 @@ def _paused_digest(turn: tl.Turn, call: tl.PendingCall) -> str:
 
 
 def check_client_result(pending: tl.ToolPending, value: Json) -> None:
-    """Check that the result of a call that the client runs has the form that its tool asks for.
+    """Check that the result of a call that the client runs has the form of its tool; other calls are not checked.
 
     Raises:
         LooplineError: it has another form.
@@ -459,7 +467,7 @@ def _asking_turn(timeline: tl.Timeline, call_ids: Iterable[str]) -> tl.Turn:
     """Return the paused turn that has waiting calls with these ids.
 
     Raises:
-        LooplineError: one of the calls does not wait, or the turn is over.
+        LooplineError: one of the calls does not wait, or a later message ends the turn.
     """
     turns = {call_id: turn for turn in timeline.resumable for call_id in turn.pending}
     for call_id in call_ids:
@@ -474,6 +482,19 @@ def _asking_turn(timeline: tl.Timeline, call_ids: Iterable[str]) -> tl.Turn:
             f"a message was sent after {tl.turn_id(turn.number)} asked, and ends that turn: its calls take no answers"
         )
     return turn
+
+
+def check_answer_value(value: Json) -> Json:
+    """Return the value of an answer with lone surrogates escaped.
+
+    Raises:
+        LooplineError: the value is nested too deeply to be stored.
+    """
+    if is_too_deep(value):
+        raise LooplineError(
+            f"the answer is nested too deeply: it may have {MAX_DEPTH - 1} levels at most"
+        )
+    return well_formed_json(value)
 
 
 def check_message_text(text: str) -> str:
@@ -505,7 +526,7 @@ def check_own(conversation: tl.ConversationKey) -> None:
 
 
 def child_inputs(timeline: tl.Timeline, child: react.Child) -> list[tl.Body]:
-    """Return the next inputs of a child run: its task, or the answers to its question, one of each person.
+    """Return the inputs that a child run lacks: its task, or later an answer of each person to its question.
 
     Raises:
         LooplineError: the child run was started with another task.
@@ -525,7 +546,7 @@ def child_inputs(timeline: tl.Timeline, child: react.Child) -> list[tl.Body]:
 
 
 def _new_answers(timeline: tl.Timeline, answer: react.ChildAnswer) -> list[tl.Body]:
-    """Return the answers as inputs of the child, none if the child has them already."""
+    """Return the answers as inputs of the child; none if its question has an answer or does not exist."""
     question = timeline.find(answer.question)
     if question is None or not isinstance(question.body, tl.ToolPending):
         return []

@@ -60,7 +60,7 @@ class ConversationCache:
     async def read(
         self, conversation: tl.ConversationKey, began: Sequence[tl.Block] | None = None
     ) -> CachedConversation:
-        """Return the conversation with its newest blocks. With `began`, these are all its blocks.
+        """Return the conversation with its newest blocks. `began` has all its blocks, and saves a read.
 
         During the read it is not in the cache, so that a second reader does not extend the same timeline.
         """
@@ -92,7 +92,7 @@ class LeasedConversation(Struct, frozen=True, kw_only=True):
     def recorder(
         self, number: int, sender: Subscriber | None = None
     ) -> tuple[tl.Recorder, EventSink]:
-        """Return a recorder for the turn, whose clock starts now, and the sink of its events."""
+        """Return a recorder for the turn, which measures its time from now on, and the sink of its events."""
         uid = self.summary.uid if self.summary else ""
         turn = self.subscriptions.observed(self.conversation, uid, number)
         audience = self.subscriptions.audience(turn, self.timeline, sender)
@@ -112,7 +112,10 @@ class LeasedConversation(Struct, frozen=True, kw_only=True):
         return recorder, sink
 
     async def interrupt(self, number: int) -> None:
-        """End a turn whose process has gone: as stopped if its user stopped it, else as interrupted. Not cancellable."""
+        """End a turn of a process that has gone: as stopped if its user stopped it, otherwise as interrupted.
+
+        A cancellation is raised after the end was recorded.
+        """
         recorder, _ = self.recorder(number)
         if recorder.turn.stopped:
             await self.stop(recorder)
@@ -120,7 +123,7 @@ class LeasedConversation(Struct, frozen=True, kw_only=True):
             await finish(self.end(recorder, "interrupted"))
 
     async def stop(self, recorder: tl.Recorder) -> None:
-        """End a turn as stopped by its user. Not cancellable."""
+        """End a turn as stopped by its user; a cancellation is raised after the end was recorded."""
         await finish(self.end(recorder, "stopped", status="stopped"))
 
     async def end(
@@ -132,7 +135,7 @@ class LeasedConversation(Struct, frozen=True, kw_only=True):
         status: tl.ResultStatus = "interrupted",
         by_bundle: bool = False,
     ) -> None:
-        """End a turn. Each open call and each open step gets a result that says why it did not end.
+        """End a turn. Each open call and each open step gets a result with `status`, which says why it did not end.
 
         Its unfinished child runs end first. The rest is one append, because a turn that had the results without its end
         would be continued after a crash. `by_bundle` is True if the bundle's code failed.
@@ -161,7 +164,10 @@ class LeasedConversation(Struct, frozen=True, kw_only=True):
         await recorder.record_from(lambda _: ended, outside=[*outside, end])
 
     async def _end_children(self, recorder: tl.Recorder, status: tl.ResultStatus) -> None:
-        """End the unfinished child runs of a turn, and record their usage in the turn."""
+        """End the unfinished child runs of a turn, and record their usage in the turn.
+
+        A child run that another runner leases for longer than `CHILD_SECONDS` is left as it is.
+        """
         children = [
             child
             for child in recorder.turn.children.values()

@@ -123,7 +123,7 @@ class _Publication:
     listening: ExitStack | None = None
 
     def listen(self) -> None:
-        """Begin to collect the events, and send the newest seq at once."""
+        """Begin to collect the events if that has not begun, and schedule a message with the newest seq."""
         if self.listening is None:
             self.listening = ExitStack()
             self.number += 1  # text may have been left out
@@ -301,7 +301,10 @@ class LiveEvents:
         self._has_work.set()
 
     async def _transmit(self) -> None:
-        """Send what is scheduled, at most every `FLUSH_SECONDS`. A failure is logged once until texts are sent again."""
+        """Send everything that is scheduled, at most every `FLUSH_SECONDS`, until the task is cancelled.
+
+        A failure is logged once until texts are sent again.
+        """
         pause = RECONNECT_SECONDS
         while True:
             await self._has_work.wait()
@@ -350,7 +353,7 @@ class LiveEvents:
         return texts
 
     async def _receive(self) -> None:
-        """Receive until the end; connect again when the connection was lost."""
+        """Receive and handle messages until the task is cancelled; connect again after a lost connection."""
         pause = RECONNECT_SECONDS
         while True:
             try:
@@ -372,7 +375,7 @@ class LiveEvents:
             pause = min(2 * pause, LAST_RECONNECT_SECONDS)
 
     def _begin(self) -> None:
-        """Catch up with what was missed without a connection."""
+        """After a connect, exchange interests, wake the followers, and have running turns look for inputs."""
         self.is_connected = True
         self.send(messages.Greeting(self.process))
         self._repeat_interests()
@@ -406,7 +409,7 @@ class LiveEvents:
             self._has_work.set()
 
     def _take_alone(self, text: str) -> None:
-        """Take a message; a listener that fails does not end the others."""
+        """Handle a message; an error of a listener is logged."""
         try:
             self._take(text)
         except Exception:

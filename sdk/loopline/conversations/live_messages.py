@@ -133,7 +133,7 @@ def conversation_digest(conversation: ConversationKey) -> str:
 
 
 def encode_message(message: LiveMessage, limit_bytes: int, ids: Iterator[int]) -> list[str]:
-    """Encode a message as texts of at most `limit_bytes` bytes in UTF-8; none if it exceeds `LARGEST_MESSAGE`.
+    """Encode a message as texts of at most `limit_bytes` bytes in UTF-8; return no text if it is too long.
 
     `ids` number the long messages of the process.
     """
@@ -170,7 +170,7 @@ class MessageReader:
             return None
 
     def _join(self, text: str) -> str:
-        """Return the long message of which this is the last part, else an empty text. Parts arrive in order."""
+        """Add a part of a long message; return the message after its last part, before that or after a loss ""."""
         process, _, numbered = text.removeprefix(FRAGMENT).partition(" ")
         header = numbered.split(" ", 3)
         if len(header) < 4 or not all(map(_SMALL_NUMBER.fullmatch, header[1:3])):

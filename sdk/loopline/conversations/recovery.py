@@ -71,7 +71,9 @@ class Recoveries:
     unbegun_since: datetime | None = None
 
     async def carry_on(self, slots: asyncio.Semaphore) -> list[Recovery]:
-        """Resume all unfinished turns, each in one of the slots. Returns the outcomes in the order of their ends.
+        """Append due scheduled messages and resume all unfinished turns; each conversation uses one of the `slots`.
+
+        Returns the outcomes in the order of their ends.
 
         Subscribers of a conversation receive a notice of each turn that is skipped, with the reason.
         An unexpected error of one turn is raised when all turns have ended.
@@ -107,7 +109,7 @@ class Recoveries:
     async def begin_scheduled(self, conversation: tl.ConversationKey) -> datetime | None:
         """Append the scheduled messages of this bundle that are due, and return the time of its next one, None without one.
 
-        An error is logged, so that other turns of the conversation run.
+        An error is logged and None is returned, so that other turns of the conversation run.
         """
         schedule, order = MessageSchedule(self.log, conversation), self.turns.order()
         try:

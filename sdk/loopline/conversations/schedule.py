@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -12,6 +13,8 @@ from msgspec import structs
 from loopline import timeline as tl
 from loopline.conversations.interrupts import append_at_head, check_own
 from loopline.errors import LooplineError
+
+_logger = logging.getLogger("loopline")
 
 MOST_MESSAGES = 100
 """The most scheduled messages of a conversation."""
@@ -51,8 +54,8 @@ def first_time(
     A time without a time zone is in UTC. A time in the past is due at once.
 
     Raises:
-        LooplineError: none or both of `at` and `delay` are given without a line of cron, a value is not valid, or the
-            time is more than ten years from now.
+        LooplineError: both `at` and `delay` are given, or no time at all, or a zone without `every`; a value is not
+            valid; or the time is more than ten years from now.
     """
     _check_time(at)
     if at is not None and delay is not None:
@@ -152,8 +155,12 @@ class MessageSchedule:
 
         A prompt and what remains of the schedule are stored together, and only if no process has stored anything meanwhile,
         so that each time begins one turn. Times of a repeated message that were missed begin one turn together.
+
+        A message whose next time cannot be computed, such as without its time zone on this machine, is left with a warning
+        for another process; the other messages begin.
         """
         following: datetime | None = None
+        left: set[str] = set()
 
         async def entries(timeline: tl.Timeline) -> Sequence[tl.Entry]:
             """Return the earliest due prompt and the schedule without it or with its next time; none if none is due.
@@ -162,16 +169,26 @@ class MessageSchedule:
             """
             nonlocal following
             waiting = await self._waiting(timeline)
-            own = [message for message in waiting if await may_begin(message.prompt.sender)]
+            own = [
+                message
+                for message in waiting
+                if message.id not in left and await may_begin(message.prompt.sender)
+            ]
             following = tl.Schedule(messages=tuple(own)).due
             if following is None or following > now:
                 return []
             due = min(own, key=lambda message: message.at)
-            remaining = tuple(
-                message if message is not due else _repeat(due, now)
-                for message in waiting
-                if message is not due or due.every
-            )
+            try:
+                remaining = tuple(
+                    message if message is not due else _repeat(due, now)
+                    for message in waiting
+                    if message is not due or due.every
+                )
+            except LooplineError as error:
+                name = self._conversation.name
+                _logger.warning("%r: scheduled message %s was not begun: %s", name, due.id, error)
+                left.add(due.id)
+                return await entries(timeline)
             is_first = not timeline.base.covers and timeline.turns.keys() == {1}
             turn = 1 if is_first and timeline.turn(1).prompt is None else tl.NEW_TURN
             bodies = (due.prompt, tl.Schedule(messages=remaining))
@@ -182,12 +199,12 @@ class MessageSchedule:
         return following
 
     async def _entry(self, schedule: tl.Schedule) -> tl.Entry:
-        """Return the entry of a schedule in the newest turn; it opens turn 1 of a conversation that has not begun."""
+        """Return an entry of the schedule in the newest turn, or in a new turn if the conversation has not begun."""
         summary = await self._log.find(self._conversation)
         return tl.Entry(body=schedule, turn=summary.turns if summary else tl.NEW_TURN)
 
     async def _waiting(self, timeline: tl.Timeline) -> Sequence[tl.ScheduledMessage]:
-        """Return the messages of the timeline that this conversation does not inherit as a fork."""
+        """Return the scheduled messages of the timeline; none if a fork inherited the schedule."""
         if not timeline.schedule.messages:
             return ()
         summary = await self._log.find(self._conversation)

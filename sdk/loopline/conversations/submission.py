@@ -58,6 +58,23 @@ def check_confirmed(timeline: tl.Timeline, number: int) -> None:
 WhenBusy = Literal["queue", "followup", "steer", "reject"]
 QUEUED = "~queued"
 """The end of the key under which a followup that came too late is stored as a prompt."""
+INTERNAL_KEYS = ("background:", "lesson:")
+"""The beginnings of the keys of results of background calls and of lessons, which are in the same namespace."""
+
+
+def check_key(key: str) -> None:
+    """Refuse the key of a message if Loopline may use the same key for blocks of its own.
+
+    Such a block would be taken for a repetition of the message, and would not be stored.
+
+    Raises:
+        LooplineError: the key has the beginning or the end of an internal key.
+    """
+    if key.startswith(INTERNAL_KEYS) or key.endswith(QUEUED):
+        raise LooplineError(
+            f"the key {key!r} may be an internal one: choose a key that does not begin with "
+            f"{' or '.join(INTERNAL_KEYS)}, and does not end with {QUEUED}"
+        )
 
 
 class Message(Struct, frozen=True, kw_only=True):

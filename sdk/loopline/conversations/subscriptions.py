@@ -118,7 +118,7 @@ class Subscriber:
     position: int = 0
 
     def receive(self, event: events.Event) -> None:
-        """Deliver the event, unless it is a block that was received before."""
+        """Pass the event to the sink; drop a block that was received before."""
         match event:
             case tl.Block(seq=seq) if seq <= (self.seq or 0):
                 return
@@ -311,7 +311,7 @@ class _Observation:
 
 
 def blocks_of(timeline: tl.Timeline, number: int) -> list[tl.Block]:
-    """Return the blocks of a turn, from its prompt on."""
+    """Return the blocks of a turn, from its prompt on; none if it has no prompt."""
     prompt = timeline.turn(number).prompt
     after = timeline.seq if prompt is None else prompt.seq - 1
     return [block for block in timeline.after(after) if block.turn == number]
@@ -403,7 +403,7 @@ class EventOrder:
     _stands: int = 0
 
     def take_stored(self, blocks: Sequence[tl.Block]) -> list[tl.Block]:
-        """Take blocks of the log. They must start at or before the successor of `newest`. Returns those that follow it."""
+        """Note blocks of the log, without a gap after `newest`; return those after `newest`."""
         new = [block for block in blocks if block.seq > self.newest]
         self._stands = max([block.seq for block in new if block.term], default=self._stands)
         self.newest = max([block.seq for block in new], default=self.newest)
@@ -420,7 +420,7 @@ class EventOrder:
                 return 0
 
     def take(self, event: events.Event) -> bool:
-        """Take an event of a turn. Returns whether it follows."""
+        """Note an event; return whether to yield it: a block after `newest`, or a delta that is not outdated."""
         match event:
             case tl.Block(seq=seq):
                 self.reached, is_next = max(self.reached, seq), seq > self.newest
@@ -454,7 +454,7 @@ async def order_events(
 async def missing_blocks(
     order: EventOrder, event: events.Event, read: ReadBlocks
 ) -> AsyncGenerator[tl.Block, None]:
-    """Read the blocks that precede an event from the log, page by page, and yield them."""
+    """Yield the blocks that precede an event, read from the log page by page; end if it has no more."""
     limit = FIRST_PAGE
     while missing := order.missing(event):
         page = await read(after=order.newest, limit=min(missing, limit))
@@ -466,6 +466,6 @@ async def missing_blocks(
 
 
 def _next_limit(limit: int, page: Sequence[tl.Block]) -> int:
-    """Return the number of blocks to read next, so that a page stays as small as a mailbox."""
+    """Return the number of blocks to read next: twice `limit` after a small page, at most `PAGE`; otherwise half."""
     size = sum(map(events.event_size, page))
     return min(limit * 2, PAGE) if size < events.HELD_SIZE // 4 else max(limit // 2, 1)

@@ -83,7 +83,7 @@ class TurnOrder:
         return WaitForTurn(sender_of(turn)) if await self._is_elsewhere(turn, inherited) else None
 
     async def _before(self, timeline: tl.Timeline, unfinished_turn: tl.Turn, turn: tl.Turn) -> Step:
-        """Return the step for an unfinished turn that precedes a new one."""
+        """Return the step for an unfinished turn before a new one: run it, end it, or wait for an answer."""
         seq, answers = turn.prompt.seq if turn.prompt else 0, unfinished_turn.new_answers
         is_first = unfinished_turn.asked_seq > seq or any(answered < seq for answered in answers)
         if unfinished_turn.stopped or unfinished_turn.inert:
@@ -162,7 +162,9 @@ class TurnOrder:
 
 
 def is_cut_off_again(turn: tl.Turn) -> bool:
-    """Return whether the turn was resumed `MAX_RECOVERIES` times and is unfinished, and nobody has put it back.
+    """Return whether the turn was resumed `MAX_RECOVERIES` times and cut off again.
+
+    It is not if it is paused, was handed over, was put back with `retry`, or got an answer since.
 
     A runner that continues the turn after an answer of the user does not resume it in this sense. The last runner may be
     alive: only the lease of the conversation shows that.
@@ -180,7 +182,7 @@ def is_cut_off_again(turn: tl.Turn) -> bool:
 
 
 def turn_to_take(timeline: tl.Timeline, inherited: int) -> tl.Turn | None:
-    """Return the turn that a process takes up unasked, None without one.
+    """Return the turn that a process begins or resumes without a request, None if there is none.
 
     It is the next turn. If that was cut off again, it is the oldest queued one, whose message ends the other. Blocks up to
     the seq `inherited` are those of the parent of a fork. Its turns that have begun are taken only if the user has answered
@@ -199,7 +201,7 @@ def turn_to_take(timeline: tl.Timeline, inherited: int) -> tl.Turn | None:
 
 
 def is_parents(turn: tl.Turn, inherited: int) -> bool:
-    """Return whether nothing has happened to a turn of the parent in its fork, which shows the blocks up to `inherited`."""
+    """Return whether a turn has no block or answer after the seq `inherited`, and was not put back."""
     return newest_seq(turn) <= inherited and not turn.put_back
 
 
@@ -212,7 +214,7 @@ def newest_seq(turn: tl.Turn) -> int:
 def was_leased(timeline: tl.Timeline, inherited: int) -> bool:
     """Return whether a runner has written to the conversation, so that each sweep of a worker finds its messages.
 
-    What a fork shows of its parent, up to the seq `inherited`, and what was imported was written elsewhere.
+    Blocks that a fork inherits, up to the seq `inherited`, and imported blocks do not count.
     """
     for block in reversed(timeline.blocks):
         if block.seq <= inherited or isinstance(block.body, tl.Imported):
@@ -223,7 +225,7 @@ def was_leased(timeline: tl.Timeline, inherited: int) -> bool:
 
 
 def is_left(timeline: tl.Timeline, number: int, inherited: int) -> bool:
-    """Return whether a turn that a person resumes must be put back, because no process takes it up unasked.
+    """Return whether a turn that a person resumes must be put back, because no process resumes it without a request.
 
     It was cut off again, or is one of the parent of a fork. A new message is not left.
     """

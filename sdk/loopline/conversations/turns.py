@@ -378,7 +378,8 @@ class Turns:
     async def result_of_stopped(self, request: Request, number: int) -> tl.TurnResult[Any]:
         """Return the result of a turn whose request was stopped while it waited.
 
-        Another request may have begun the turn meanwhile; its result is then the stored one, once its runner has ended it.
+        Another request may have begun the turn meanwhile; its stored result is returned once its runner has ended it.
+        Otherwise the result is stopped and has no answer.
 
         Raises:
             BundleError: the bundle's code failed in that turn.
@@ -421,7 +422,7 @@ class Turns:
         return bool(stopped), summary.head if summary else 0
 
     async def end_stopped(self, conversation: tl.ConversationKey) -> None:
-        """Wait until the turns that the user stopped have ended. Ends those that no process runs."""
+        """Wait until the turns that the user stopped have ended; end those that no process runs."""
         queue = self._queues.setdefault(conversation, asyncio.Lock())
         pause = FIRST_LOOK_SECONDS
         timeline = await tl.open_timeline(self._log, conversation)
@@ -479,7 +480,7 @@ class Turns:
         await _wait_for_ends(requests)
 
     def _begin_to_stop(self, conversations: Container[tl.ConversationKey]) -> list[_PendingRequest]:
-        """Start to stop the requests of these conversations in this process, and return them."""
+        """Cancel the tasks of the requests of these conversations in this process, and return the requests."""
         stopped = [
             pending for pending in self._requests if pending.request.conversation in conversations
         ]
@@ -579,7 +580,8 @@ class Turns:
         A turn that workers leave, such as a turn that was cut off again, is put back for them.
 
         Raises:
-            ConflictError: a turn runs or is queued, and the request may not wait; or the turn is not one of this request.
+            ConflictError: a turn runs or is queued, and the request may not wait.
+            LooplineError: the turn may not run with this bundle, or was imported and not confirmed.
         """
         submission.check_known(feed.timeline)
         summary = await self._log.find(request.conversation)
@@ -628,7 +630,7 @@ class Turns:
     async def _is_left(
         self, conversation: tl.ConversationKey, timeline: tl.Timeline, number: int
     ) -> bool:
-        """Return whether no process runs the turn, and none takes it up unasked."""
+        """Return whether no process runs the turn, and none resumes it without a request."""
         if not turn_order.is_cut_off_again(timeline.turn(number)):
             return False
         try:
