@@ -5,13 +5,16 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from loopline import Bundle, BundleError, Output, Source, tool
+from loopline import Bundle, BundleError, Output, Source, Store, tool
+from loopline.models import JsonObject
 from loopline.skills import Skills, check_skill, join_imports
 from loopline.testing import Call, Say, ScriptedModel
 from tests.authoring.bundle_files import write
+from tests.support.forged_documents import rows, undigested
 from tests.support.scripted_conversation import talking
 
 PNG = bytes.fromhex(
@@ -98,6 +101,28 @@ async def test_files_of_a_skill_are_read_by_ref_and_when_the_folder_has_gone(
     assert later[4].data == b"\0\1\2"
     assert moved.status == "missing"
     assert moved.message.endswith(f"; shown before as {refs[1]}")
+
+
+async def test_stored_bytes_that_are_not_base64_are_missing_and_the_rest_is_read(
+    tmp_path: Path,
+) -> None:
+    folder = laid(tmp_path / "skills", {"SKILL.md": skill("Brew.")})
+    (folder / "leaf.bin").write_bytes(b"\0\1\2")
+    model = ScriptedModel([Call("react.read", paths=["sk:public.tea/leaf.bin"]), Say("Done.")])
+    async with talking(model, bundle=shop(tmp_path / "skills")) as talk:
+        await talk.say("go")
+        document = undigested(await talk.export())
+    [kept] = [row for row in rows(document) if row["type"] == "text.kept"]
+    body = cast("JsonObject", kept["body"])
+    body["data"] = "A"
+    async with Store.open("memory:") as store:
+        copy = await store.load(document)
+        leaf, said = await copy.read([str(body["ref"]), "ar:turn_1.user.prompt"])
+    assert (leaf.status, "its stored bytes are not valid base64" in leaf.message) == (
+        "missing",
+        True,
+    )
+    assert said.text == "go"
 
 
 async def test_a_part_that_was_shown_is_read_when_the_folder_has_gone(tmp_path: Path) -> None:

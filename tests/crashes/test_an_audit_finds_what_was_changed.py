@@ -209,6 +209,13 @@ def test_heads_are_read_back_and_their_signature_is_checked() -> None:
         read_heads(heads_text(heads), b"key")
 
 
+@pytest.mark.parametrize("key", [b"", b"key"])
+def test_heads_with_a_name_that_is_not_valid_unicode_are_refused(key: bytes) -> None:
+    named = heads_text({ConversationKey(name="here"): Head(seq=1, digest=bytes(32))}, key)
+    with pytest.raises(HeadsError, match="not valid Unicode"):
+        read_heads(named.replace("here", "\\ud800"), key)
+
+
 def rows(document: JsonObject) -> list[JsonObject]:
     return cast("list[JsonObject]", document["blocks"])
 

@@ -11,9 +11,9 @@ import pytest
 
 from loopline import LooplineError
 from loopline.harness import DocumentStore
-from loopline.reader.session_files import read_session
+from loopline.reader.session_files import START, read_session
 from loopline.server import reading_app
-from loopline.timeline import Block, ToolResult, TurnHeader
+from loopline.timeline import Block, ToolResult, TurnHeader, UserPrompt
 from tests.support.live_server import serving
 
 AT = "2026-05-01T10:00:0{}.123Z"
@@ -137,6 +137,25 @@ def test_a_file_without_a_message_is_refused(text: str) -> None:
 def test_a_line_that_is_not_json_is_named() -> None:
     with pytest.raises(LooplineError, match="line 2 of the session is not JSON"):
         read_session('{}\n{"type":')
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85"])
+def test_a_text_may_have_the_line_separators_of_unicode(separator: str) -> None:
+    text = f"one{separator}two"
+    message = {"role": "user", "content": text}
+    row = {"type": "user", "timestamp": AT.format(1), "message": message}
+    blocks = read_session(json.dumps(row, ensure_ascii=False) + "\r\n")
+    assert blocks[0].body == UserPrompt(text=text)
+
+
+def test_a_time_that_utc_does_not_have_is_the_beginning_of_1970() -> None:
+    row = json.loads(claude(1, "user", role="user", content="go"))
+    blocks = read_session(json.dumps({**row, "timestamp": "0001-01-01T00:00:00+14:00"}))
+    assert blocks[0].ts == START
+
+
+def test_a_line_with_a_lone_surrogate_for_a_name_is_left_out() -> None:
+    assert len(read_session(f'{CLAUDE}\n{{"\\ud800":1}}')) == len(TYPES)
 
 
 @pytest.mark.parametrize("text", [CLAUDE, CODEX])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64encode
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
 
@@ -143,3 +144,26 @@ def test_without_a_provider_there_are_only_keys(tmp_path: Path) -> None:
     with serving(served) as url:
         assert httpx2.get(f"{url}/login").json()["authorization_url"] == ""
         assert exchange(url, "code").status_code == 404
+
+
+def test_strangers_do_not_make_the_server_ask_the_provider_again_and_again(
+    served: tuple[str, str], provider: Provider
+) -> None:
+    url, _ = served
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(httpx2.get, [f"{url}/login"] * 8))
+    assert {answer.json()["authorization_url"] for answer in answers} == {
+        f"{provider.url}/authorize"
+    }
+    assert provider.asked == 1
+
+
+def test_a_provider_that_cannot_be_used_is_not_asked_again_at_once(
+    served: tuple[str, str], provider: Provider
+) -> None:
+    url, _ = served
+    own, provider.url = provider.url, "http://another.example"
+    for _ in range(3):
+        assert httpx2.get(f"{url}/login").json()["authorization_url"] == ""
+    provider.url = own
+    assert provider.asked == 1

@@ -47,6 +47,7 @@ from tests.support.forged_documents import (
     paused,
     rows,
     undigested,
+    with_child,
 )
 from tests.support.git_repositories import commit, git
 from tests.support.playground import bundle
@@ -194,6 +195,15 @@ def test_a_damaged_field_is_refused_with_the_place(
 ) -> None:
     rows(document)[0][field] = value
     with pytest.raises(DocumentError, match=rf"blocks\[0\]: .*{re.escape(message)}"):
+        read_document(document)
+
+
+@pytest.mark.parametrize("row", ["\ud800", {"\ud800": 1}, {"seq": "\ud800"}])
+def test_a_block_with_a_lone_surrogate_is_refused_with_the_place(
+    document: JsonObject, row: Json
+) -> None:
+    document["blocks"] = [row]
+    with pytest.raises(DocumentError, match=r"blocks\[0\]: .*not valid Unicode"):
         read_document(document)
 
 
@@ -602,6 +612,16 @@ async def test_a_commit_that_is_no_digest_is_refused(repository: Path, named: st
     cast("JsonObject", cast("JsonObject", header["body"])["knowledge"])["commit"] = named
     with pytest.raises(DocumentError, match=r"knowledge\.commit"):
         read_document(document)
+
+
+async def test_a_conversation_that_is_its_own_child_run_is_not_imported() -> None:
+    document = await with_child("foo~x")
+    async with Store.open("memory:") as store:
+        with pytest.raises(DocumentError, match="'foo~x' cannot be a child run of itself"):
+            await store.load({**document, "conversation_id": "foo~x"})
+        with pytest.raises(DocumentError, match=r"blocks\[\d+\]: 'foo~x' cannot be"):
+            await store.load(document, name="foo~x")
+        await store.load(document, name="foo")
 
 
 async def test_an_import_takes_the_place_of_no_child_run() -> None:

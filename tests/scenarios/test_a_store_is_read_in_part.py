@@ -23,6 +23,7 @@ from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry as ScriptEntry
 from tests.support.crashing_turns import CrashPoint, KillingLog
 from tests.support.echo_model import EchoModel
+from tests.support.forged_documents import with_child
 from tests.support.playground import bundle
 from tests.support.scripted_conversation import talking
 from tests.support.warm_programs import warm_program
@@ -190,6 +191,19 @@ async def test_an_export_of_a_user_has_every_conversation_and_nobody_elses(tmp_p
             assert await loaded.blocks()
     assert isinstance(listed := index["conversations"], list)
     assert len(listed) == 4
+
+
+async def test_an_export_of_conversations_that_are_children_of_each_other_ends(
+    tmp_path: Path,
+) -> None:
+    async with Store.open("memory:") as store:
+        await store.load(await with_child("b~x"), name="a~x")
+        await store.load(await with_child("a~x"), name="b~x")
+        async with asyncio.timeout(1):
+            assert await store.export_user("local", tmp_path / "export") == 2
+    index: JsonObject = json.loads((tmp_path / "export" / "index.json").read_text())
+    assert isinstance(listed := index["conversations"], list)
+    assert len(listed) == 2
 
 
 KILLED_EXPORT = """

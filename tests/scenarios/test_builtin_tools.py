@@ -8,7 +8,7 @@ import shutil
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -31,7 +31,13 @@ from loopline.models.prompt import estimate
 from loopline.search import ANSWER_SCORE
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry
-from loopline.timeline import ConversationKey, SearchExpanded, ToolResult
+from loopline.timeline import (
+    Block,
+    ConversationKey,
+    MemoryLog,
+    SearchExpanded,
+    ToolResult,
+)
 from loopline.tools import (
     NO_ANSWER,
     Calculator,
@@ -479,6 +485,41 @@ async def test_an_unknown_ref_says_what_was_possible(repo: Path) -> None:
     assert [item.status for item in items] == ["missing"] * len(messages)
     given = {item.requested: item.message for item in items}
     assert [ref for ref, message in messages.items() if message not in given[ref]] == []
+
+
+class CountingLog(MemoryLog):
+    """A log that counts its reads."""
+
+    reads: int = 0
+
+    async def read(self, conversation: ConversationKey, **options: Any) -> Sequence[Block]:
+        self.reads += 1
+        return await super().read(conversation, **options)
+
+
+async def test_missing_refs_of_another_conversation_are_looked_up_in_one_view_of_it() -> None:
+    log = CountingLog()
+    async with talking(["Yes."], store=log, name="other") as other:
+        await other.say("go")
+    async with talking(["Yes."], store=log) as talk:
+        await talk.say("go")
+        counts = list[int]()
+        for number in (1, 10):
+            before = log.reads
+            items = await talk.read(
+                [f"cv:other/tc:turn_1.c{n}.result" for n in range(1, number + 1)]
+            )
+            counts.append(log.reads - before)
+            assert items.missing == [item.requested for item in items]
+    assert counts[0] == counts[1]
+
+
+async def test_a_source_is_read_once_however_often_its_number_is_in_the_ranges() -> None:
+    finds = [Call("play.find", url=f"https://{name}.example") for name in "ab"]
+    async with talking([Say("", *finds), "Done."]) as talk:
+        await talk.say("go")
+        (item,) = await talk.read(["so:sources_pool[2,1-2,1,1-9]"])
+    assert [row["sid"] for row in json.loads(item.text)] == [2, 1]
 
 
 async def test_a_moving_name_says_what_it_resolved_to(repo: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from hashlib import sha256
 from pathlib import Path
 from typing import cast
@@ -80,6 +81,16 @@ async def approved(ledger: Path) -> JsonObject:
             body["digest"] = sha256(text.encode()).hexdigest()
     forged(document, {"call_id": "c1", "value": True}, "user.answer")
     return document
+
+
+async def with_child(child: str) -> JsonObject:
+    """A document whose call `x` began the child run of that name."""
+    async with talking([Call("play.look", text="a"), "Done."]) as talk:
+        await talk.say("go")
+        document = undigested(await talk.export())
+    renamed: JsonObject = json.loads(dumps(document).replace(".c1.", ".x.").replace('"c1"', '"x"'))
+    forged(renamed, {"call_id": "x", "conversation": child}, "run.child")
+    return renamed
 
 
 async def naming(repository: Path) -> JsonObject:

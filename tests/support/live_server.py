@@ -6,11 +6,13 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import AsyncGenerator, Generator, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 import httpx2
 from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 from loopline import Bundle, Output, OutputFile, ToolContext, tool
 from loopline.models import Json, JsonObject
@@ -129,3 +131,20 @@ def until(records: Iterator[Record], name: str) -> list[Record]:
         if record[1] == name:
             break
     return result
+
+
+@contextmanager
+def refusing(app: FastAPI) -> Generator[tuple[str, set[str]]]:
+    """Serve an app, and yield its URL and the last parts of the paths, none at first, that the server refuses."""
+    refused = set[str]()
+
+    async def refuse(
+        request: Request, handle: Callable[[Request], Awaitable[Response]]
+    ) -> Response:
+        if request.url.path.rpartition("/")[2] in refused:
+            return JSONResponse({"detail": "it is refused"}, status_code=403)
+        return await handle(request)
+
+    app.middleware("http")(refuse)
+    with serving(app) as url:
+        yield url, refused

@@ -32,9 +32,12 @@ class Provider:
     )
     codes: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
     refuses: str = ""
+    asked: int = 0
+    """How often the provider was asked for its configuration."""
 
     def document(self, path: str) -> dict[str, Any]:
         if path.endswith("openid-configuration"):
+            self.asked += 1
             return {
                 "issuer": self.url,
                 "jwks_uri": f"{self.url}/keys",

@@ -55,7 +55,7 @@ def open_lessons(
     log: timeline.TimelineLog,
     stack: AsyncExitStack,
 ) -> LessonWriter | None:
-    """Start the writer of lessons, also for earlier turns without one; None if the bundle does not write lessons.
+    """Start the writer of lessons, which first writes those missing for earlier turns; None if lessons are off.
 
     The writer is called at the end of each turn, by `turns.on_turn_end`. The stack closes it.
     """
@@ -84,7 +84,7 @@ async def record_lesson(
     lesson: timeline.Lesson,
     /,
 ) -> None:
-    """Append a lesson to a turn that has ended, when the lease of the conversation is free.
+    """Wait for the lease of the conversation, and append a lesson to a turn that has ended.
 
     The lesson is stored once, even if several processes append it.
 
@@ -113,7 +113,8 @@ def skill_places(
 ) -> tuple[SkillPlace, ...]:
     """Return the folders that are searched for skills; of skills with the same name, the first is used.
 
-    "bundle" means no folder, "project" the folders of the project around `folder`, "all" also those of the user.
+    "bundle" means no folder; "project" means `folder` and then its parents up to the root of the repository, or only
+    `folder` if it is not in a repository; "all" adds the folders of the user.
     """
     places: list[SkillPlace] = []
     if search != "bundle":
@@ -141,7 +142,7 @@ def _user_folders(environment: Mapping[str, str]) -> Iterator[Path]:
 def skill_finder(
     bundle: bundles.LoadedBundle, search: bundles.SkillSearch, environment: Mapping[str, str]
 ) -> Callable[[str], Skills]:
-    """Make a cached function that loads the skills of a descriptor module, and logs warnings about skill folders."""
+    """Return a cached function that loads the skills of a descriptor module, and logs warnings about folders."""
 
     @cache
     def find_skills(module: str) -> Skills:
@@ -427,7 +428,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
     def _read_properties(
         self, loaded: bundles.LoadedBundle
     ) -> tuple[bundles.Properties, Redactor | None]:
-        """Read the properties of the bundle, and return them with the redactor; this warms the codec too, and blocks."""
+        """Return the properties of the bundle, and the redactor, or None without redaction. This blocks."""
         timeline.warm_codec()
         properties = loaded.properties(self._overrides)
         return properties, self._redactor or make_redactor(properties)
@@ -435,7 +436,10 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
     async def _open_models(
         self, of_bundle: model_choice.Models | None, stack: AsyncExitStack
     ) -> model_choice.OpenCassette | None:
-        """Choose the models, by default those of the bundle; with a cassette use its models and clock. The stack closes the cassette."""
+        """Choose the models, by default those of the bundle; with a cassette, its models and clock.
+
+        Return the open cassette, which the stack closes; None without one.
+        """
         if self._cassette is None:
             if of_bundle is not None:
                 self._choose = model_choice.resolve_models(self._model, of_bundle=of_bundle)
@@ -451,13 +455,13 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
     async def _register(
         self, log: timeline.TimelineLog, bundle: str, version: str, stack: AsyncExitStack
     ) -> timeline.Sender:
-        """Register this harness in the log as a sender until the stack closes."""
+        """Register this harness in the log as a sender of messages until the stack closes, and return the sender."""
         sender = await stack.enter_async_context(log.present(bundle, version))
         # Without its number nobody waits for this harness to begin the turns that it sends.
         return structs.replace(sender, harness=0) if self._submits_only else sender
 
     async def _open_log(self, stack: AsyncExitStack, *, collects: bool) -> timeline.TimelineLog:
-        """Return the log; open it if the caller passed a URL, and let the stack close it.
+        """Return the log of the caller, or open the log of the store's URL, which the stack closes.
 
         With a cassette `collects` is false: the removal of unused blobs would read the recorded clock at other times.
         """
@@ -501,7 +505,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
     def _metered(
         self, choose: Callable[[], ModelRegistry], redactor: Redactor | None
     ) -> model_choice.OpenModels:
-        """Return a function that opens the models of a run with metering and redaction."""
+        """Return a function that opens the models of a run, wrapped with metering and redaction if these are set."""
         open_run = partial(self._models.open_run, choose, self._clock)
         metered = model_choice.meter_models(open_run, self._metering)
         redacting = None if redactor is None else partial(redact_replies, redactor)
@@ -563,7 +567,10 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         return self._open_parts.services.memory
 
     async def server_tools(self) -> bundles.McpTools:
-        """Return the tools and the problems of the bundle's MCP servers; a server without a stored tool list is started."""
+        """Return the tools of the bundle's MCP servers, and the problems as texts.
+
+        A server without a stored tool list is started.
+        """
         opened = self._open_parts
         tools: dict[str, Tool] = {}
         problems: list[str] = []
@@ -640,7 +647,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
 
     @contextmanager
     def watching_keys(self, check: Callable[[], None]) -> Generator[None]:
-        """Call `check` when another process of the store revokes a key, inside the context; never without live events."""
+        """Inside the context, call `check` when another process revokes a key; never without live events."""
         checks = [] if self._live is None else self._live.on_keys_changed
         checks.append(check)
         try:

@@ -53,7 +53,7 @@ def redactor_of(names: Sequence[str]) -> Redactor:
 async def redact_replies(
     redactor: Redactor, _: ConversationKey, models: ModelRegistry
 ) -> AsyncGenerator[ModelRegistry, None]:
-    """Open the models of a run, and those of the bundle's own code, with redacted replies."""
+    """Yield the models with redacted replies; models that the bundle's own code passes are wrapped too."""
 
     def redact(model: Model) -> Model:
         return RedactingModel(model, redactor)

@@ -27,7 +27,7 @@ _shared: dict[tuple[asyncio.AbstractEventLoop, str, str], _SharedEvents] = {}
 
 @asynccontextmanager
 async def open_live_events(place: StorePlace) -> AsyncGenerator[LiveEvents | None]:
-    """Open the live events of a store, or share those that are open in this event loop; None for a store without them.
+    """Yield the live events of a store, shared in this event loop; None for a store in a file or in memory.
 
     Raises:
         StoreError: a driver is not installed, or the URL of the relay is invalid.
@@ -54,7 +54,7 @@ async def open_live_events(place: StorePlace) -> AsyncGenerator[LiveEvents | Non
 
 
 async def announce_revoked_key(store: str | None) -> bool:
-    """Have the servers of a store check the keys of their open streams at once; return False if it has no live events.
+    """Tell the servers of a store to check the keys of their open streams now; return False without live events.
 
     Raises:
         StoreError: a URL is invalid, or the server of the live events cannot be reached.

@@ -80,10 +80,10 @@ class McpServers:
         self._reading = asyncio.Lock()
 
     async def tools(self, module: str) -> bundles.McpTools:
-        """Return the tools that a descriptor module selects, or the tools of every server without a selection.
+        """Return the tools that a descriptor module selects, or those of all servers if it does not select any.
 
-        Servers without a stored tool list are started. A server that does not start, and a name without a tool, is a
-        problem in the result and not an error.
+        Servers without a stored tool list are started. A server that does not start, and a name that does not match a
+        tool, are problems in the result and not errors.
 
         Raises:
             BundleError: `.mcp.json` or the descriptor is wrong, or the extra is not installed.
@@ -181,7 +181,7 @@ class McpServers:
             yield bundles.McpSelection(server_id=name, alias=name)
 
     def _server(self, selection: bundles.McpSelection) -> _SharedServer:
-        """Return the server that a selection names, which is created at the first call and not started.
+        """Return the server that a selection names, without starting it; the first call creates the object.
 
         Raises:
             BundleError: the server is not declared or has a problem, or the package `mcp` is not installed.
@@ -241,7 +241,7 @@ class _SharedServer:
     async def select(
         self, selection: bundles.McpSelection
     ) -> tuple[list[McpTool], Mapping[str, str], list[str]]:
-        """Return the selected tools, a text for each pattern without a match, and a text about unusable tools.
+        """Return the selected tools, a text for each pattern without a match, and texts about unusable tools.
 
         All are empty if the tool list is not known. The selection is kept until the tool list changes.
         """
@@ -325,7 +325,7 @@ class _SharedServer:
     def _choose(
         self, selection: bundles.McpSelection, tool_list: CachedTools
     ) -> tuple[list[McpTool], Mapping[str, str], list[str]]:
-        """Return the matching tools, a text for each pattern without a match, and one about unusable tools, if any.
+        """Return the matching tools, texts for patterns without a match, by pattern, and a text about unusable tools.
 
         Patterns are case-sensitive. `*` without a match gets no text. The last text names up to 5 tools.
         """
@@ -356,7 +356,7 @@ class _SharedServer:
         return chosen, missing, [problem]
 
     def _use_list(self, tools: CachedTools) -> None:
-        """Use a new tool list from the next turn on, and store it in the background."""
+        """Use a new tool list from the next turn on, and store it in the background; ignore an equal list."""
         if tools == self._tool_list:
             return
         self._tool_list = tools

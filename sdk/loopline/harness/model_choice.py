@@ -146,7 +146,7 @@ class ProviderModels:
     def _key(
         self, name: str, vendor: Vendor, arguments: ModelArguments, *, required: bool
     ) -> tuple[str, str]:
-        """Return the name of the setting of the key, and the key.
+        """Return the name of the setting that has the key, for errors, and the key; the key is "" if none is set.
 
         A key of the environment is never sent to a base URL that code passed.
 
@@ -214,7 +214,7 @@ def _offline(arguments: ModelArguments) -> Model:
 
 
 def _facts(name: str, vendor: Vendor, *, has_other_server: bool) -> ModelFacts:
-    """Return the facts of the catalogue; an unknown model on another server has default facts."""
+    """Return the facts of the catalogue; unknown models on other OpenAI servers have permissive facts."""
     facts = find_model_facts(name)
     if (
         has_other_server
@@ -278,7 +278,7 @@ class ModelsInUse:
     async def open_run(
         self, choose: Callable[[], ModelRegistry], clock: Clock, conversation: ConversationKey
     ) -> AsyncGenerator[ModelRegistry]:
-        """Choose the models of a run, give a clock to those that use one, and keep them open until the context ends.
+        """Call `choose`, set the clock of models that use one, and keep the models open until the context ends.
 
         Raises:
             ModelError: the function that makes the models fails.
@@ -302,7 +302,7 @@ class ModelsInUse:
             self._release(models)
 
     async def _acquire(self, models: Sequence[Model]) -> None:
-        """Count one more run for each model, and close the models that no run uses."""
+        """Count one more run for each model, and close models of earlier runs that no run uses now."""
         for model in models:
             key = id(model)
             self._open[key] = model
@@ -350,7 +350,9 @@ def resolve_models(
     provider_models: ProviderModels | None = None,
     of_bundle: Models | None = None,
 ) -> Callable[[], ModelRegistry]:
-    """Return a function that returns the models of a run: of `choice`, of `LOOPLINE_MODEL`, `of_bundle`, or `offline`.
+    """Return a function that returns the models of a run.
+
+    They are those of `choice`; if it is None, of `LOOPLINE_MODEL`, otherwise `of_bundle`, otherwise `offline`.
 
     A string may have several model strings, separated by commas. A prefix such as `fast=` is the role of a model;
     the role is `general` without a prefix.
@@ -402,7 +404,7 @@ def add_agent_models(
 
 
 def model_names(choice: ModelChoice) -> Sequence[str]:
-    """Return the choice as model strings such as `fast=openai:gpt-5-mini`; empty if a model is not a string.
+    """Return the choice as model strings such as `fast=openai:gpt-5-mini`; empty if any model is not a string.
 
     None means the value of `LOOPLINE_MODEL`, or `offline`.
     """
@@ -437,7 +439,7 @@ def _chain_of(several: ModelChain) -> Sequence[str | AnyModel]:
 
 
 def _group_by_role(chosen: ModelChain | Mapping[str, ModelChain]) -> Mapping[str, ModelChain]:
-    """Group models by role; a string such as `openai:gpt-5, fast=openai:gpt-5-mini` is parsed."""
+    """Group models by role, by default `general`; a string such as `openai:gpt-5, fast=offline` is parsed."""
     match chosen:
         case str():
             by_role: dict[str, list[str]] = {}
@@ -623,9 +625,9 @@ class _CassetteRegistry(ModelRegistry):
 def _registry_maker(
     choice: ModelChoice, provider_models: ProviderModels
 ) -> Callable[[], ModelRegistry]:
-    """Return a function that returns the models of a run with the cassette; they are checked now if possible.
+    """Return a function that returns the models of a run; each must be made by `provider_models` or be `offline`.
 
-    Models that a function makes are checked when the function is called.
+    Fixed models are checked now, and models that a function makes in each run.
     """
     choose = resolve_models(choice, provider_models)
     if not callable(choice):
@@ -654,7 +656,7 @@ Metering = Callable[[ConversationKey, ModelRegistry], AbstractAsyncContextManage
 async def hide_provider_details(
     metering: Metering, conversation: ConversationKey, models: ModelRegistry
 ) -> AsyncGenerator[ModelRegistry, None]:
-    """Meter the models of a run, and keep the details of providers out of their errors, for users of a service."""
+    """Yield the metered models of a run; their errors do not contain details of providers, for users of a service."""
     chains = {role: tuple(map(PrivateErrors, chain)) for role, chain in models.roles.items()}
     async with metering(conversation, ModelRegistry(chains)) as metered:
         yield replace(metered, wrap=PrivateErrors)

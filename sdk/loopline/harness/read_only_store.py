@@ -75,10 +75,10 @@ def conversation_key(name: str, *, user: str, tenant: str, project: str) -> tl.C
 def past_knowledge_reader(
     repositories: PastRepositories, timeline: tl.Timeline, past: tl.History | None = None
 ) -> reader.KnowledgeRead | None:
-    """Make a reader of knowledge refs from the repositories of past turns; None if no turn had a knowledge space.
+    """Return a function that reads knowledge refs from repositories of past turns; None if no turn had a space.
 
-    A pinned ref is read from the repository of the turn that used its commit, another ref from the repository of the
-    newest turn with a knowledge space.
+    A ref with a commit is read from the repository of the turn that used the commit, and a ref without a commit from
+    the repository of the newest turn with a knowledge space.
     """
     if not timeline.knowledge:
         return None
@@ -95,7 +95,7 @@ def past_knowledge_reader(
 async def find_commit(
     ref: str, timeline: tl.Timeline, past: tl.History | None, *, newest: bool = False
 ) -> tl.KnowledgeCommit | None:
-    """Find the commit of a pinned ref in the headers of turns; with `newest` an unpinned ref has the newest commit.
+    """Find the commit of a ref in the headers of turns; with `newest`, the newest for a ref without a commit.
 
     None if no turn used the commit, or if `ref` is not a ref of a knowledge space.
     """
@@ -109,7 +109,7 @@ async def find_commit(
 
 
 def _commit_of_ref(timeline: tl.Timeline, ref: KnowledgeRef) -> tl.KnowledgeCommit | None:
-    """Return the newest commit of the ref's repository that matches the ref, or None."""
+    """Return the newest commit in the turns that fits the repository and the commit in the ref, or None."""
     name = ref.path.strip("/").partition("/")[0]
     return next(
         (
@@ -168,8 +168,10 @@ class StorePlace:
             return self.url
         # `urlunsplit` would drop the slashes of a URL without a host.
         scheme, _, rest = self.url.partition("://")
-        address, mark, query = rest.partition("?")
-        owner, separator, host = address.rpartition("@")
+        has_owner = "@" in rest.partition("/")[0]  # in front of a `?`, which a password may have
+        owner, separator, address_and_options = rest.partition("@") if has_owner else ("", "", rest)
+        address, mark, query = address_and_options.partition("?")
+        host = address.rpartition("@")[2]
         user = owner.partition(":")[0]
         options = [
             option for option in query.split("&") if "password" not in option.partition("=")[0]
@@ -232,7 +234,7 @@ async def open_log(
     collects: bool = True,
     on_input: Callable[[tl.ConversationKey], None] | None = None,
 ) -> tl.TimelineLog:
-    """Open the log of a store, or make one in memory; with `collects` it removes unused blobs in the background.
+    """Open the log of a store, or make one in memory. With `collects`, unused blobs are removed daily.
 
     `on_input` is called after each input of a user, if the store is not in memory.
 

@@ -38,7 +38,7 @@ _CHOICE = ("default_profile", "profiles")
 
 
 async def execution_features() -> Mapping[str, Sequence[Feature]]:
-    """Return the requirements of each backend for isolation, each with whether this machine has it."""
+    """Return the requirements of the backends docker and process, each with whether this machine has it."""
     from loopline.sandbox.process import BubblewrapSandbox
 
     docker = _docker(_docker_settings(_DEFAULT_RUNTIME, ""))
@@ -49,7 +49,7 @@ async def execution_features() -> Mapping[str, Sequence[Feature]]:
 
 
 async def features_for(properties: bundles.Properties) -> Mapping[str, Sequence[Feature]]:
-    """Return the requirements of the backend that would run the programs of a bundle here, each with whether it is there.
+    """Return the requirements of the backend that would run programs of the bundle, and whether each is met.
 
     Empty if the bundle runs no programs, or runs them in the cloud.
 
@@ -68,7 +68,7 @@ async def features_for(properties: bundles.Properties) -> Mapping[str, Sequence[
 
 
 def choose_runtime(properties: bundles.Properties, mode: str = "") -> Mapping[str, Json]:
-    """Return the settings of `execution.runtime` with the values of a profile, in the backend `mode` if it is not empty.
+    """Return the settings of `execution.runtime`, overridden by a profile, and by `mode` as the backend if not empty.
 
     The profile is the first that exists: the profile named like `mode`, `default_profile`, the profile named like the
     backend of the section, or `docker` if the section does not name a backend.
@@ -257,7 +257,7 @@ class ProgramTools:
         return self._tools[mode, language]
 
     async def _sandbox(self, mode: str) -> Sandbox:
-        """Open the sandbox of a mode once; the stack closes it. Log its runs if `execution.log_folder` is set."""
+        """Return the sandbox of a mode, opened once; its runs are logged if `execution.log_folder` is set."""
         if mode not in self._sandboxes:
             is_default = mode == self._runtime["mode"]
             runtime = self._runtime if is_default else choose_runtime(self._properties, mode)

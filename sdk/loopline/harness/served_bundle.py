@@ -72,7 +72,7 @@ class ServedTurn:
             self._talk.answer(call_id, value)
 
     async def wait(self, caller: ServedCaller) -> timeline.TurnResult[object] | None:
-        """Wait for the result of the turn, or return None when a call asks a question. Cancellation stops the turn."""
+        """Wait for the result; return None if a question waits for the caller. Cancellation stops the turn."""
         self._caller = caller
         self._asks.clear()
         asking = asyncio.ensure_future(self._asks.wait())
@@ -109,7 +109,7 @@ class ServedTurn:
                 return
 
     def _ask(self, event: Delta) -> None:
-        """Store a question for the caller; decline it if the caller cannot ask a user, or if it is an approval.
+        """Store a question for the caller; answer it with None if the caller cannot ask, or if it is an approval.
 
         A question of a call that does not run here is ignored.
         """
@@ -234,7 +234,7 @@ class ServedBundle:
     async def answer(
         self, conversation: str, answers: Mapping[str, Json], caller: ServedCaller
     ) -> ServedResult:
-        """Answer the questions of a turn, and continue it.
+        """Answer questions of a turn by the ids of their calls, and return its result, or its further questions.
 
         Raises:
             LooplineError: no call of the turn waits for this answer.
@@ -331,7 +331,7 @@ class ServedBundle:
 
 @contextmanager
 def _requesting(call: models.ToolCall | None) -> Generator[None]:
-    """Use a model that replies with this call for turns in the context; None continues after a call that was made."""
+    """Inside the context, turns use a model that replies with this call, and then, or if it is None, with a text."""
     token = _requested.set(_RequestedCall(call))
     try:
         yield
@@ -342,7 +342,7 @@ def _requesting(call: models.ToolCall | None) -> Generator[None]:
 async def _call_result(
     talk: Conversation[object], turn: timeline.TurnResult[object]
 ) -> ServedResult:
-    """Return the last result of a turn with one call, with all files of the turn; an error text without a call."""
+    """Return the last tool result and all files of a conversation; an error text if no call was made."""
     name = talk.conversation.name
     blocks = await talk.blocks()
     results = [block.body for block in blocks if isinstance(block.body, timeline.ToolResult)]
@@ -368,7 +368,7 @@ def _waiting(
     lead: str,
     command: str,
 ) -> ServedResult:
-    """Return the questions of a paused turn; they cannot be answered by the caller if a call waits for approval.
+    """Return the questions of a paused turn, also in a text after `lead`; only the text if a call waits for approval.
 
     `command` is the command that answers them, or "".
     """
@@ -386,7 +386,7 @@ def _waiting(
 def http_address(
     host: str, port: int, names: Sequence[str], environment: Mapping[str, str]
 ) -> HttpAddress:
-    """Make the address to serve at over HTTP, with the key in LOOPLINE_MCP_KEY that callers must send.
+    """Return the address for serving over HTTP, with the digest of the key in LOOPLINE_MCP_KEY that callers must send.
 
     Raises:
         LooplineError: the key is missing and the host is not local, or the key is too short.

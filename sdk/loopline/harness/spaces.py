@@ -282,7 +282,7 @@ def knowledge_reader(
     timeline: Timeline,
     past: History | None = None,
 ) -> KnowledgeRead | None:
-    """Make a reader of knowledge refs; a ref pinned to a commit of another repository is read from that repository.
+    """Return a function that reads knowledge refs from the space, or from another repository that a past turn used.
 
     Without a space refs are read from the repositories of past turns; None if no turn had a knowledge space.
     """
@@ -343,7 +343,7 @@ def open_memory(
     clock: Clock,
     embedder: search.SharedEmbedder | None = None,
 ) -> ConversationMemory:
-    """Return the memory of past turns; the first search opens the index and loads the embedder.
+    """Return the memory of past turns in `log`; the first search opens the index and loads the embedder.
 
     The index is in a file next to the store file, in the database of a `store` that has one, or else in memory. `log` is the
     store, with redaction if there is any.

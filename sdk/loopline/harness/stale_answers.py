@@ -27,7 +27,7 @@ def has_lines(text: str, lines: str) -> bool:
 
 
 def lines_diff(cited: str, text: str, name: str) -> list[str]:
-    """Return a unified diff from cited lines to the lines at their place in `text`; empty if `text` contains them."""
+    """Return a diff from cited lines to the lines that replaced them in `text`; empty if `text` contains them."""
     if has_lines(text, cited):
         return []
     before = cited.strip("\n").splitlines()
@@ -113,7 +113,10 @@ async def find_stale_answers(
 async def _check_source(
     source: tl.Source, timeline: tl.Timeline, since: str, repositories: PastRepositories
 ) -> ChangedSource | None:
-    """Compare the lines of a source with `HEAD`; None if they are unchanged or not from a repository."""
+    """Compare the lines of a source with `HEAD`; None if they are unchanged or not from a repository.
+
+    If they cannot be compared, the result has a `problem`.
+    """
     try:
         ref = parse(source.url)
     except RefError:

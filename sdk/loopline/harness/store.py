@@ -60,6 +60,7 @@ class ConversationHost(
 
         def read() -> list[timeline.Block]:
             blocks = reader.read_document(document)
+            _check_children(blocks, own_name)
             _check_confirmed(confirm, reader.import_actions(blocks, own_name), own_name)
             return [*blocks, reader.import_mark(blocks, confirm, self._clock.now())]
 
@@ -85,6 +86,15 @@ def _own_name(document: JsonObject) -> str:
     return name
 
 
+def _check_children(blocks: Sequence[timeline.Block], own_name: str) -> None:
+    """Raise a DocumentError if a child run of the conversation is the conversation itself."""
+    for block, child in _CHILDREN.among(blocks):
+        if child.conversation == own_name:
+            raise reader.DocumentError(
+                f"blocks[{block.seq - 1}]: {own_name!r} cannot be a child run of itself"
+            )
+
+
 def _check_confirmed(
     confirm: Sequence[str], actions: Sequence[timeline.ImportedAction], own_name: str
 ) -> None:
@@ -106,6 +116,7 @@ def _check_confirmed(
 
 
 INDEX = "index.json"
+_CHILDREN = timeline.BodyUnion[timeline.RunChild](timeline.RunChild)
 _DOCUMENT = re.compile(r"[0-9]+\.json")
 _UNFINISHED_INDEX = f"{INDEX}.part"
 """The name of the index until all documents are written; a folder that has it may be written again."""
@@ -172,7 +183,7 @@ async def export_conversations(
     summaries: Sequence[timeline.ConversationSummary],
     folder: Path,
 ) -> int:
-    """Write each conversation and child run as a numbered document, and a list of them as `index.json`.
+    """Write each conversation and child run once, as a numbered document, and a list of them as `index.json`.
 
     The files are numbered, as a conversation name may not be valid as a file name. The documents of an export that was
     cut off are replaced. Return the number of documents.
@@ -182,10 +193,15 @@ async def export_conversations(
     """
     documents: list[Json] = []
     waiting = list(reversed(summaries))
+    # An imported conversation may be its own child run, and forks have the child runs of the original.
+    written = set[timeline.ConversationKey]()
     try:
         await asyncio.to_thread(_begin_folder, folder)
         while waiting:
             summary = waiting.pop()
+            if summary.conversation in written:
+                continue
+            written.add(summary.conversation)
             conversation = handle(summary.conversation)
             file = f"{len(documents) + 1}.json"
             await _write_document(conversation, folder / file)
@@ -220,7 +236,7 @@ def _begin_folder(folder: Path) -> None:
 
 
 def _index_row(summary: timeline.ConversationSummary) -> JsonObject:
-    """Return the row of a conversation in the index of an export, without the name of its file."""
+    """Return the names, the number of turns and the times of a conversation, for the index of an export."""
     return {
         **structs.asdict(summary.conversation),
         "turns": summary.turns,

@@ -49,7 +49,7 @@ async def open_turns(
 ) -> Sequence[OpenTurn]:
     """Return the open and failed turns of a user, project and tenant; None means all.
 
-    `limit` is the most conversations with unfinished turns that are read, and with scheduled messages.
+    `limit` is the maximum number of conversations with unfinished turns, and of those with scheduled messages.
     To see whether a turn runs, the lease of its conversation is tried, so the store must be open for writing.
 
     Unfinished conversations come first, then the 100 last active conversations, then scheduled messages.
@@ -190,7 +190,7 @@ def _own_turns(timeline: tl.Timeline, summary: tl.ConversationSummary) -> list[t
 
 
 def _open_turn(summary: tl.ConversationSummary, turn: tl.Turn, *, is_run: bool) -> OpenTurn:
-    """Return one open turn: queued without a header, waiting for answers, running if `is_run`, or cut off or dead.
+    """Return an open turn with its state: queued (no header), waiting (for answers), running, cut off or dead.
 
     Its calls are the tools that wait for an answer, or the tools of all open calls if none waits.
     """
@@ -216,7 +216,7 @@ def _open_turn(summary: tl.ConversationSummary, turn: tl.Turn, *, is_run: bool) 
 
 
 async def _failed_turn(log: tl.TimelineLog, summary: tl.ConversationSummary) -> list[OpenTurn]:
-    """Return the newest turn as a list of one if it ended with an error here; an empty list otherwise."""
+    """Return a list with the newest turn if it ended with an error and is not inherited; otherwise empty."""
     blocks = await log.read(summary.conversation, types=["react.exit"], last=1)
     return [
         OpenTurn(

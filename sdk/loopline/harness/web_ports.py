@@ -85,7 +85,7 @@ def _parse_engine(chosen: str, environment: Mapping[str, str]) -> SearchEngine:
 
 
 def _parse_networks(written: Json) -> list[IPv4Network | IPv6Network]:
-    """Parse the non-public networks in `web.allow` from which pages may be fetched.
+    """Parse the non-public networks in `web.allow`, a list or one text, from which pages may be fetched.
 
     Raises:
         PropertyError: a value is not a network.

@@ -55,7 +55,7 @@ class WorkerLimits:
             raise LooplineError("a worker runs 1 turn or more, and a limit is 0 or more")
 
     def slots(self, conversation: tl.ConversationKey, bundle: str) -> Iterator[_Slots]:
-        """Yield the slots of which a turn of the conversation needs one each; none for a limit of 0.
+        """Yield a group of slots for each limit above 0; a turn of the conversation needs one slot of each group.
 
         A slot is the lease of a name that no conversation of a user can have, because its user or project is empty.
         """
@@ -78,7 +78,7 @@ class _Slots:
     count: int
 
     async def take(self, log: tl.TimelineLog, slot_leases: AsyncExitStack) -> bool:
-        """Take a free slot until `slot_leases` is closed; return False if there is none.
+        """Lease a free slot until `slot_leases` is closed; return False if all slots are leased.
 
         The slots are tried in random order, so that workers rarely try the same one.
         """
@@ -105,7 +105,7 @@ class WaitingConversations:
         self.by_tenant.setdefault(conversation.tenant, {})[conversation] = None
 
     def take(self) -> tl.ConversationKey | None:
-        """Remove and return the next conversation, None without one. Its tenant is the last to be next again."""
+        """Remove and return the next conversation, or None. Tenants take turns, so its tenant goes to the end."""
         for tenant, conversations in self.by_tenant.items():
             conversation = next(iter(conversations))
             del conversations[conversation]
@@ -216,7 +216,7 @@ class Worker:
                 await self.wake_ups.send(conversation)
 
     def _start_waiting(self) -> None:
-        """Start waiting conversations, in the order of the queue, until `turns` conversations run at once."""
+        """Start waiting conversations, in the order of the queue, until `turns` of them run or none waits."""
         while len(self._running) < self._limits.turns:
             conversation = self._waiting.take()
             if conversation is None:
@@ -296,7 +296,7 @@ class Worker:
             return await harness.run_next(conversation, is_only=len(self._harnesses) == 1)
 
     async def _begin_scheduled(self, conversation: tl.ConversationKey) -> None:
-        """Append the scheduled messages that are due, and look again when the next one is, if no sweep comes before."""
+        """Append the scheduled messages that are due; if the next one is due before a sweep, look again then."""
         dues = [
             await harness.recoveries().begin_scheduled(conversation)
             for harness in self._harnesses.values()
@@ -309,7 +309,7 @@ class Worker:
                 loop.call_later(max(0.0, seconds), self.wake, conversation)
 
     def _note_due_elsewhere(self, conversation: tl.ConversationKey, schedule: tl.Schedule) -> None:
-        """Note the time of a schedule of which only messages of other bundles are due; the sweep does not look again."""
+        """If only messages of other bundles are due, store the due time, so that sweeps skip the conversation."""
         now = self._clock.now()
         senders = [message.prompt.sender for message in schedule.messages if message.at <= now]
         bundles = {sender.bundle for sender in senders if sender is not None}
@@ -369,7 +369,7 @@ class Worker:
             self._sweep_now.clear()
 
     async def _find_work(self, since: datetime) -> AsyncGenerator[tl.ConversationSummary, None]:
-        """Yield the conversations that may have an unfinished turn, oldest first, then those that none has run since then."""
+        """Yield conversations with unfinished turns, oldest first, then those active `since` that no runner began."""
         unfinished = await self.log.unfinished()
         listed = {summary.conversation for summary in unfinished}
         for conversation in self._heads_without_work.keys() - listed:

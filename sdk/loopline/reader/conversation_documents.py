@@ -63,7 +63,10 @@ def page_document(
 def _heading(
     summary: tl.ConversationSummary | None, times: Sequence[str], turns: Iterable[int]
 ) -> JsonObject:
-    """Return the fields before the blocks; `times` are the times of the first and the last block."""
+    """Return the fields before the blocks; `times` are those of the first and the last block.
+
+    Without a summary, the id and the title are empty.
+    """
     return {
         "version": VERSION,
         "conversation_id": summary.conversation.name if summary else "",

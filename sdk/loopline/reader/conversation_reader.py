@@ -87,7 +87,7 @@ class ConversationReader:
             raise LooplineError(f"there is no block of the type {kind!r}: {tl.type_hint(kind)}")
 
     async def children(self) -> Sequence[tl.ConversationSummary]:
-        """Return the child runs that calls of this conversation started, in order, without forgotten child runs."""
+        """Return the summaries of the child runs of this conversation, in order, without forgotten child runs."""
         blocks = await self._log.read(self.conversation, types=["run.child"])
         names = dict.fromkeys(child.conversation for _, child in _CHILDREN.among(blocks))
         summaries = [
@@ -102,6 +102,8 @@ class ConversationReader:
 
     async def export_text(self) -> AsyncIterator[str]:
         """Yield the JSON text of `export` in pieces, reading 1,000 blocks at a time.
+
+        A conversation that does not exist gives a document without blocks.
 
         Raises:
             LooplineError: the conversation was forgotten during the export.

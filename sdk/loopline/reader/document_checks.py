@@ -160,7 +160,11 @@ def _check_calls(blocks: Sequence[timeline.Block]) -> None:
 
 
 def _check_attachments(blocks: Sequence[timeline.Block]) -> None:
-    """Check that every attached file belongs to an input of its turn, and that its content has its digest."""
+    """Check that every attached file belongs to an input of its turn, and that its content has its digest.
+
+    Raises:
+        DocumentError: an attached file is wrong.
+    """
     for block, file in _FILES.among(blocks):
         seq = timeline.input_seq_of(block)
         message = blocks[seq - 1] if 1 <= seq <= len(blocks) else block
@@ -178,7 +182,11 @@ def _check_attachments(blocks: Sequence[timeline.Block]) -> None:
 
 
 def _check_files(blocks: Sequence[timeline.Block]) -> None:
-    """Check that every file has a valid path of a workspace, and that its content has its size and digest."""
+    """Check that every file has a valid path of a workspace, and that its content has its size and digest.
+
+    Raises:
+        DocumentError: a path, a ref of a pulled file, a size or a digest is wrong.
+    """
     for block, body in _TREE.among(blocks):
         match body:
             case timeline.FileRemoved(area=area, path=path):
@@ -245,7 +253,11 @@ def _check_digests(blocks: Sequence[timeline.Block], rows: Sequence[Json]) -> No
 
 
 def _check_commits(blocks: Sequence[timeline.Block]) -> None:
-    """Check that every commit is a hexadecimal digest, so that a command cannot read it as an option."""
+    """Check that every commit is a hexadecimal digest, so that a command cannot read it as an option.
+
+    Raises:
+        DocumentError: a commit is not.
+    """
     for block, header in _HEADERS.among(blocks):
         for used in header.knowledge_commits:
             if not _COMMIT.fullmatch(used.commit):

@@ -108,6 +108,8 @@ def block_at(row: Json, expected_seq: int) -> tuple[tl.Block, Json]:
         fields = convert(row, _Row)
     except ValidationError as error:
         raise DocumentError(f"{at}: {error}") from error
+    except UnicodeEncodeError as error:
+        raise DocumentError(f"{at}: it has characters that are not valid Unicode") from error
     if fields.seq != expected_seq:
         raise DocumentError(
             f"{at}: seq {fields.seq} is at position {expected_seq}: a block is missing or repeated"
@@ -289,6 +291,10 @@ def read_heads(text: str, key: bytes = b"") -> dict[tl.ConversationKey, Head]:
         raise HeadsError(
             f"the heads were not written by loopline audit --save, version 1: {error}"
         ) from error
+    for row in saved.heads:
+        names = f"{row.conversation}{row.user}{row.project}{row.tenant}"
+        if well_formed(names) != names:
+            raise HeadsError("the heads have a name that is not valid Unicode")
     # compare_digest accepts only ASCII texts, so bytes are compared; the text may have lone surrogates.
     if key and not hmac.compare_digest(
         saved.hmac_sha256.encode(errors="surrogatepass"), _signature(saved.heads, key).encode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
 
 KnowledgeRead = Callable[[str], "Awaitable[Passage]"]
 UNLIMITED = 1 << 62
+_COMPARED = 100
+"""The most refs that a missing ref is compared with, because a comparison takes 0.1 ms."""
 _VERSIONS = tl.BodyUnion[tl.FileAdded](tl.FileAdded)
 BlockRefs = BlockRef | CallRef | ArtifactRef | SummaryRef | FileRef
 """The refs of blocks."""
@@ -98,11 +101,25 @@ async def view_conversation(
 def conversation_lookup(
     log: tl.TimelineLog, conversation: tl.ConversationKey
 ) -> ConversationLookup:
-    """Return a function that opens another conversation of the same user by name, or returns None."""
+    """Return a function that opens a conversation of the same user by name; None if the name was never used."""
 
     async def find(name: str) -> ConversationView | None:
         view = await view_conversation(log, structs.replace(conversation, name=name))
         return view if view.summary or view.forgotten else None
+
+    return find
+
+
+def _keep_last_view(lookup: ConversationLookup) -> ConversationLookup:
+    """Return a lookup that opens a conversation once for consecutive calls with its name."""
+    opened = dict[str, ConversationView | None]()
+
+    async def find(name: str) -> ConversationView | None:
+        if name not in opened:
+            view = await lookup(name)
+            opened.clear()
+            opened[name] = view
+        return opened[name]
 
     return find
 
@@ -119,18 +136,19 @@ class Reader(Struct, frozen=True, kw_only=True):
         """Return an item for each ref, in order; a ref that cannot be read gives an item with a message.
 
         `limit` is the most characters of all texts together. A truncated item has the ref of the remaining text in its
-        message.
+        message. Consecutive refs in one other conversation are read from one view of it.
         """
+        reader = structs.replace(self, lookup=_keep_last_view(self.lookup)) if self.lookup else self
         items = list[Item]()
         room = limit
         for ref in refs:
-            item = await self._item(ref.strip(), room)
+            item = await reader._item(ref.strip(), room)
             items.append(item)
             room = max(room - len(item.text), 0)
         return Reading(items)
 
     async def _item(self, requested: str, room: int) -> Item:
-        """Read one ref in at most `room` characters; any error is an item "missing" with the error as its message.
+        """Read one ref in at most `room` characters; a LooplineError gives an item "missing" with it as the message.
 
         A forgotten conversation gives an item "gone". Before the first turn only skills and knowledge can be read.
         """
@@ -213,14 +231,16 @@ class Reader(Struct, frozen=True, kw_only=True):
         return fit_item(pinned, requested, text, mime, room)
 
     def _sources(self, ref: SourcesRef, requested: str, room: int) -> Item:
-        """Read the sources in the ranges as a JSON list, without unknown numbers; a message names the newest source.
+        """Read each source in the ranges once, as a JSON list without unknown numbers; a message names the newest source.
 
         Raises:
             RefError: none of the sources exists.
         """
         pool = self.conversation.timeline.pool
         available = f"so:sources_pool[1-{pool.newest}]" if pool.newest else "no sources"
-        sids = [sid for a, b in ref.ranges for sid in range(a, min(b, pool.newest) + 1)]
+        sids = dict.fromkeys(
+            sid for a, b in ref.ranges for sid in range(a, min(b, pool.newest) + 1)
+        )
         rows: list[Json] = [
             documents.source_row(sid, self.conversation.timeline)
             for sid in sids
@@ -307,9 +327,10 @@ def _explain_missing_block(timeline: tl.Timeline, ref: BlockRefs) -> str:
         return f"no summary {str(ref)!r}: {ref.turn_id} was never compacted"
     if isinstance(ref, FileRef) and ref.area != "user.attachments":
         return _explain_missing_file(timeline, ref)
-    refs = [block.ref for block in timeline if block.turn_id == ref.turn_id]
-    similar = [name for name in refs if name.startswith(str(ref)[:3])]
-    nearest = get_close_matches(str(ref), similar, n=4, cutoff=0) or similar[:4]
+    number = tl.turn_number(ref.turn_id)
+    namespace = str(ref)[:3]
+    refs = [block.ref for block in timeline if block.turn == number]
+    nearest = _nearest_refs(str(ref), [name for name in refs if name.startswith(namespace)])
     return f"there is no {str(ref)!r} here; similar refs: {', '.join(nearest) or 'none'}"
 
 
@@ -324,9 +345,16 @@ def _explain_missing_file(timeline: tl.Timeline, ref: FileRef) -> str:
         if (block.turn, body.area, body.path) == (number, ref.area, ref.path)
     ]
     refs = versions or [block.ref for block in blocks]
-    nearest = get_close_matches(str(ref), refs, n=4, cutoff=0)
+    nearest = _nearest_refs(str(ref), refs)
     hint = f"similar refs: {', '.join(nearest)}" if nearest else f"{ref.turn_id} has no files"
     return f"no file {str(ref)!r}: {hint}"
+
+
+def _nearest_refs(text: str, refs: Sequence[str]) -> list[str]:
+    """Return the 4 refs that are most similar to `text`, of those next to it in alphabetical order."""
+    ordered = sorted(refs)
+    start = max(bisect(ordered, text) - _COMPARED // 2, 0)
+    return get_close_matches(text, ordered[start : start + _COMPARED], n=4, cutoff=0)
 
 
 def _pin(block: tl.Block, ref: BlockRefs) -> SpannedRef:

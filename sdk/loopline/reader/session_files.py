@@ -122,14 +122,15 @@ def _read_lines(text: str) -> Iterator[_Line]:
     Raises:
         LooplineError: a line is not JSON.
     """
-    for number, line in enumerate(text.splitlines(), start=1):
+    # Not splitlines, which also splits at U+2028, U+2029 and U+0085; a JSON string may have them.
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         try:
             value: Json = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise LooplineError(f"line {number} of the session is not JSON: {error}") from error
-        with suppress(ValidationError):
+        with suppress(ValidationError, UnicodeEncodeError):  # the latter for a lone surrogate
             yield convert(value, _Line)
 
 
@@ -252,11 +253,11 @@ def _usage(usage: _Usage) -> Usage:
 
 
 def _time(row: _Line) -> datetime:
+    """Return the time of a line, to the millisecond; START if it is not a time, or is out of range in UTC."""
     try:
-        moment = datetime.fromisoformat(row.timestamp)
-    except ValueError:
+        return milliseconds(tl.to_utc(datetime.fromisoformat(row.timestamp)))
+    except (ValueError, OverflowError):
         return START
-    return milliseconds(tl.to_utc(moment))
 
 
 class _SessionBlocks:
@@ -272,9 +273,9 @@ class _SessionBlocks:
         self._reply: list[SessionLine] = []
 
     def take(self, line: SessionLine) -> None:
-        """Take one more line: collect it if it is part of a reply, or write its prompts and results.
+        """Add one more line: collect it if it is part of a reply, or append its prompts and results to `blocks`.
 
-        A collected reply is written first if the line is not part of it. A prompt ends the turn and starts the next.
+        A collected reply is appended first if the line is not part of it. A prompt ends the turn and starts the next.
         """
         if self._reply and line.reply != self._reply[0].reply:
             self._write_reply(is_last=any(isinstance(part, tl.UserPrompt) for part in line.parts))

@@ -25,7 +25,7 @@ def skill_item(
     fit, the item is its short form.
 
     Raises:
-        RefError: the skill, the file or the lines do not exist.
+        RefError: the skill, the file or the lines do not exist, or the stored bytes are not valid base64.
     """
     stored = _find_kept_item(timeline, ref, requested, room)
     if stored is not None:
@@ -57,7 +57,7 @@ def _find_shown_ref(timeline: Timeline, ref: SkillRef) -> str:
 
 
 def _record_shown(item: Item, kept: TextKept, skill: Skill) -> Item:
-    """Return the item with the body to record when it is shown, and with the sources that its text cites."""
+    """Return the item with the body to record when it is shown, and with its sources; unchanged without a text."""
     if not item.text:
         return item
     numbers = citations.find_unbound_numbers(kept.text, max(skill.sources, default=0))
@@ -66,13 +66,21 @@ def _record_shown(item: Item, kept: TextKept, skill: Skill) -> Item:
 
 
 def _find_kept_item(timeline: Timeline, ref: SkillRef, requested: str, room: int) -> Item | None:
-    """Return an item with the text that the conversation showed under the pinned ref, or None."""
+    """Return an item with the text that the conversation showed under the pinned ref, or None.
+
+    Raises:
+        RefError: the stored bytes of the file, which an import does not check, are not valid base64.
+    """
     stored = timeline.kept_texts.get(str(structs.replace(ref, span=None)))
     if stored is None or ref.digest is None:
         return None
     mime = stored.mime if ref.path else MARKDOWN
     item = fit_item(ref, requested, stored.text, mime, room)
-    return replace(item, title=stored.title, data=b64decode(stored.data))
+    try:
+        data = b64decode(stored.data)
+    except ValueError as error:
+        raise RefError(f"{str(ref)!r}: its stored bytes are not valid base64: {error}") from error
+    return replace(item, title=stored.title, data=data)
 
 
 def _report_changed(requested: str, now: str) -> Item:

@@ -74,7 +74,7 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A pause of so many seconds on the clock, before the next entry."""
+    """A pause of this number of seconds on the clock, before the next entry."""
 
     seconds: float
 
