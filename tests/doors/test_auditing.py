@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from loopline.reader import read_heads
 from tests.doors.command import Loopline
 from tests.doors.conftest import Talked
 from tests.support.tampered_rows import unguarded
@@ -61,3 +62,21 @@ def test_a_name_that_the_store_lacks_is_an_error_and_no_intact_conversation(kept
     ran = kept("audit", "nobody")
     assert (ran.code, ran.out) == (1, "")
     assert "no conversation 'nobody'" in ran.err
+
+
+def test_heads_that_were_not_compared_now_are_kept_when_heads_are_saved(kept: Loopline) -> None:
+    (kept.folder / "talk.json").write_text(kept("export").out, "utf-8")
+    assert kept("import", "talk.json", "--as", "other").code == 0
+    assert kept("audit", "--save", "heads").code == 0
+    (kept.folder / "heads").chmod(0o600)
+    saved = read_heads((kept.folder / "heads").read_text("utf-8"))
+    assert sorted(key.name for key in saved) == ["other", "tea_guide-1"]
+    assert kept("audit", "other", "--head", "heads", "--save", "heads").code == 0
+    own = "SELECT id FROM conversations WHERE name = 'tea_guide-1'"
+    tamper(kept, f"DELETE FROM blocks WHERE seq > 4 AND conversation IN ({own})")
+    for _ in range(2):
+        ran = kept("audit", "--head", "heads", "--save", "heads")
+        assert (ran.code, "cut: blocks 5 to " in ran.out) == (1, True)
+    assert read_heads((kept.folder / "heads").read_text("utf-8")) == saved
+    assert (kept.folder / "heads").stat().st_mode & 0o777 == 0o600
+    assert not (kept.folder / ".heads.new").exists()

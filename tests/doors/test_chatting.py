@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from loopline.server import app
 from tests.doors.bundles import OTHER_QUESTION, QUESTION, ledger, start_working
-from tests.doors.command import ESCAPE, LIMIT_SECONDS, Loopline, finish, wait_for, write
+from tests.doors.command import ESCAPE, LIMIT_SECONDS, LOOPLINE, Loopline, finish, wait_for, write
 from tests.doors.terminal import Terminal
+from tests.support.echo_model import EchoModel
+from tests.support.live_server import SHOP, refusing
 
 
 def test_each_line_from_a_pipe_is_a_turn_in_order(tea: Loopline) -> None:
@@ -186,5 +191,64 @@ def test_a_chat_shows_what_becomes_of_a_turn_that_another_process_runs(slow: Loo
         terminal.see("stopped · 1 round")
         terminal.type("/fork\r")
         terminal.see("you are in c1-fork-1 now; c1 stays as it is")
+        terminal.type("/quit\r")
+        assert terminal.end() == 1
+
+
+def test_a_byte_that_is_not_utf_8_in_a_pipe_is_an_error(tea: Loopline) -> None:
+    process = subprocess.run(
+        [str(LOOPLINE), "chat", "guide"],
+        cwd=tea.folder,
+        env={**tea.environment, "PYTHONUTF8": "0", "PYTHONIOENCODING": "utf-8:strict"},
+        input=b"caf\xe9?\n",
+        capture_output=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+    )
+    assert process.returncode == 1
+    assert b"error: stdin is not text in UTF-8" in process.stderr
+
+
+def test_a_file_of_a_user_that_there_is_not_is_an_error_of_the_chat(asker: Loopline) -> None:
+    ran = asker("chat", "asker", stdin="/attach ~nosuchuser/x\n/help\n")
+    assert (ran.code, "error: ~nosuchuser/x: " in ran.err) == (0, True)
+    assert "/quit, Ctrl-D" in ran.err
+
+
+def shows_more(terminal: Terminal, before: int) -> bool:
+    """Whether more than that many refusals stand on the screen."""
+    return terminal.screen.count("error: it is refused") > before
+
+
+def test_a_request_that_fails_while_a_turn_runs_does_not_end_the_chat(tmp_path: Path) -> None:
+    with (
+        refusing(app(SHOP, store="memory:", model=EchoModel())) as (url, refused),
+        Terminal(Loopline(tmp_path), "chat", "--server", url, "-c", "c1") as terminal,
+    ):
+        terminal.see("\n>")
+        terminal.type("call shop.wait name=60\r")
+        terminal.see("running: type to add")
+        terminal.see("shop.wait")
+        refused |= {"interrupts", "stop"}
+        for typed in ("and quickly\r", "/steer faster\r", "\x03"):
+            before = terminal.screen.count("error: it is refused")
+            terminal.type(typed)
+            wait_for(partial(shows_more, terminal, before))
+        refused.clear()
+        terminal.type("/stop\r")
+        terminal.see("stopped · ")
+        terminal.type("/quit\r")
+        assert terminal.end() == 1
+
+
+def test_a_turn_whose_blocks_cannot_be_read_at_its_end_is_a_failure(tmp_path: Path) -> None:
+    with (
+        refusing(app(SHOP, store="memory:", model=EchoModel())) as (url, refused),
+        Terminal(Loopline(tmp_path), "chat", "--server", url, "-c", "c1") as terminal,
+    ):
+        terminal.see("\n>")
+        refused.add("blocks")
+        terminal.type("tea\r")
+        terminal.see("error: it is refused")
         terminal.type("/quit\r")
         assert terminal.end() == 1

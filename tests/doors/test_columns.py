@@ -50,3 +50,11 @@ def test_a_long_cell_leaves_room_for_the_others(width: int) -> None:
     assert (first[0], first.rstrip().endswith("What is tea?")) == ("1", True)
     assert (second[0], second.rstrip().endswith("… a file 茶")) == ("2", True)
     assert cell_len(second) <= width
+
+
+def test_control_characters_in_a_table_do_not_reach_the_terminal() -> None:
+    console = Console(file=StringIO(), width=80, force_terminal=True)
+    rows = [[Text("1"), Text("a\x1b]0;mine\x9bb", style="red")]]
+    with console.capture() as capture:
+        console.print(Columns(rows=rows, cut=1))
+    assert capture.get() == "1  \x1b[31ma\\x1b]0;mine\\x9bb\x1b[0m\n"

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from loopline import Harness
-from loopline.models import Model, Usage, find_model_facts
+from loopline.models import Model, Usage, dumps, find_model_facts
 from loopline.testing import Call, FakeClock, Refuse, Say, ScriptedModel
 from tests.doors.command import Loopline
 from tests.doors.terminal import Terminal
 from tests.support.child_runs import bundle
+from tests.support.forged_documents import with_child
 
 SONNET, GPT, OURS = "anthropic:claude-sonnet-5", "openai:gpt-5", "house:ours"
 
@@ -91,6 +92,18 @@ def test_of_a_child_run_that_was_forgotten_its_sum_is_left(spent: Loopline, tmp_
     rows = [line.split("\t")[:4] for line in at("timeline", "c", "--cost").out.splitlines()]
     assert rows[2] == ["1.1", "child", "c~c1", "$0.00200"]
     assert rows[4] == ["turn_1", "4 requests", "", "≈$0.00875"]
+
+
+def test_the_costs_of_conversations_that_are_children_of_each_other_are_counted_once(
+    tmp_path: Path,
+) -> None:
+    at = Loopline(tmp_path)
+    for name, child in (("a~x", "b~x"), ("b~x", "a~x")):
+        text = dumps(asyncio.run(with_child(child)))
+        (tmp_path / "document.json").write_text(text, "utf-8")
+        assert at("import", "document.json", "--as", name).code == 0
+    value = at("timeline", "a~x", "--cost", "--json").value
+    assert [request["child"] for request in value["requests"]] == ["", "", "b~x", "b~x"]
 
 
 def test_in_a_narrow_terminal_models_go_without_their_providers(spent: Loopline) -> None:

@@ -171,3 +171,12 @@ def test_what_is_asked_of_no_conversation_is_an_error(tea: Loopline) -> None:
         1,
         True,
     )
+
+
+def test_a_new_conversation_does_not_get_the_name_of_a_forgotten_one(asker: Loopline) -> None:
+    for name in ("asker-1", "asker-2"):
+        assert f"-c {name}" in asker("run", "asker", "shopping").err
+        assert asker("forget", name, "--yes").code == 0
+    assert "-c asker-3" in asker("run", "asker", "shopping").err
+    assert asker("forget", "asker-3", "--yes").code == 0
+    assert "conversation asker-4" in asker("chat", "asker", stdin="shopping\n").err

@@ -109,6 +109,11 @@ def test_a_new_conversation_has_a_name_of_its_own(taken: list[str], name: str) -
     assert make_name("tea", taken) == name
 
 
+def test_a_number_of_thousands_of_digits_is_not_counted_on_from() -> None:
+    assert make_name("tea", ["tea-2", f"tea-{'9' * 5000}"]) == "tea-3"
+    assert make_name("tea", [f"tea-{10**18 - 1}", f"tea-{10**18}"]) == f"tea-{10**18 + 1}"
+
+
 def program(file: Path) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("#!/bin/sh\n", "utf-8")

@@ -11,10 +11,12 @@ import pytest
 from loopline import LooplineError
 from loopline.cli.turn_display import QuestionForm
 from loopline.models import Json
+from loopline.server import app
 from tests.authoring.bundle_files import write
 from tests.doors.command import Loopline, wait_for
 from tests.doors.terminal import Terminal
 from tests.mcp.served import sdk
+from tests.support.live_server import refusing
 
 BUNDLE = """
     from loopline import BaseWorkflow, Bundle
@@ -205,3 +207,27 @@ def test_one_field_and_no_field_are_answered_by_a_word() -> None:
     plain = form(None)
     plain.take_values(["yes"])
     assert (alone.answer, plain.answer) == ({"kind": "green"}, True)
+
+
+def test_a_question_whose_answer_was_not_sent_is_asked_again(asking: Loopline) -> None:
+    served = app(
+        asking.folder / "asking",
+        store="memory:",
+        properties={"mcp.file": str(asking.folder / "asking" / ".mcp.json")},
+    )
+    with (
+        refusing(served) as (url, refused),
+        Terminal(asking, "chat", "--server", url, "-c", "c1") as terminal,
+    ):
+        terminal.see("\n>")
+        terminal.type("tea\r")
+        terminal.see("calc asks: Which tea")
+        refused.add("answers")
+        terminal.type("green\r")
+        terminal.see("error: it is refused")
+        wait_for(lambda: terminal.screen.count("calc asks: Which tea") == 2)
+        refused.clear()
+        terminal.type("black\r")
+        terminal.see("2 rounds")
+        terminal.type("/quit\r")
+        assert terminal.end() == 0

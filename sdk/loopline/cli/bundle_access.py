@@ -40,7 +40,8 @@ async def open_bundle(
     collector no longer examines the objects that exist.
 
     Raises:
-        UsageError: an option has an invalid model, store, cassette or property.
+        UsageError: an option has an invalid model, store, cassette or property, or both `--record` and `--replay` are
+            given.
         LooplineError: the bundle cannot be opened.
     """
     with misuse(ModelError, PropertyError, StoreError):
@@ -165,7 +166,10 @@ class Invocation:
         return [self._short(Path(uv), "uv"), "run"]
 
     def _short(self, program: Path, name: str) -> str:
-        """Return `name` if `PATH` finds the program under it, otherwise the path of the program, relative if possible."""
+        """Return `name` if `PATH` finds `program` under it, otherwise the path, relative if it is in `folder`.
+
+        If uv started this process, scripts of its environment do not count.
+        """
         path = self.environment.get("PATH", "")
         if self.environment.get("UV"):  # uv puts our own scripts on the path, for us alone
             scripts = Path(self.prefix).resolve()
@@ -195,9 +199,9 @@ class FinishedRun:
 
 
 def next_commands(run: FinishedRun, blocks: Sequence[Block], invocation: Invocation) -> list[str]:
-    """Return three commands: read a ref of the run, show its timeline, and continue or ask again.
+    """Return three shell commands: read a ref of `blocks`, show the timeline, and answer, continue, repeat or chat.
 
-    If approvals are pending, a fourth command approves them with arguments to edit.
+    If approvals are pending, a fourth command approves them with their arguments as JSON, which the user can edit.
     """
     stored = store_options(run.choices)
     lines = [
@@ -213,15 +217,16 @@ def next_commands(run: FinishedRun, blocks: Sequence[Block], invocation: Invocat
 
 
 def store_options(choices: Choices) -> list[str]:
-    """Return the options `--store` and `--user` as they were given, for another command, without a password."""
+    """Return `--store` without its password and `--user` as words; an option that was not given is left out."""
     store = choices.store and harnesses.parse_store_url(choices.store).shown_url
     return [*_option("--store", store), *_option("--user", choices.user)]
 
 
 def _next_run(run: FinishedRun, folder: Path, stored: Sequence[str]) -> list[str]:
-    """Return the command that answers the pending calls, continues a stopped turn, asks another repository, or chats.
+    """Return the words of a command that answers the pending calls, continues a stopped turn, or asks the text again.
 
-    The text is asked again with `knowledge.repo` set to `repository_to_ask`; the last resort is `chat`.
+    The text is asked again with `knowledge.repo` set to `repository_to_ask`. Without a repository or a text, the command
+    is `chat`.
     """
     if run.pending:
         return _answer_run(run, stored, [_example_answer(call) for call in run.pending])
@@ -242,14 +247,14 @@ def _conversation_options(conversation: str, choices: Choices, stored: Sequence[
 
 
 def _answer_run(run: FinishedRun, stored: Sequence[str], values: Sequence[str]) -> list[str]:
-    """Return the command that gives these answers, by another person if the first of several people has approved."""
+    """Return the words of a command that gives answers such as `c1=yes`; with `--by NAME` if a call was approved."""
     by = ["--by", "NAME"] if any(call.approved_by for call in run.pending) else []
     options = _conversation_options(run.conversation, run.choices, stored)
     return ["run", run.bundle, *_repeated("--answer", values), *by, *options]
 
 
 def _example_answer(call: PendingCall) -> str:
-    """Return an answer such as `c1=yes`, or for a call that the client runs a result to fill in."""
+    """Return `c1=yes`; for a call that the client runs, `c1=` and a sample result (`RESULT` without a schema)."""
     if call.kind != "client":
         return f"{call.call_id}=yes"
     result = sample_value(call.form) if isinstance(call.form, dict) else "RESULT"
@@ -257,7 +262,7 @@ def _example_answer(call: PendingCall) -> str:
 
 
 def answer_command(bundle: str, choices: Choices, conversation: str, pending: Sequence[str]) -> str:
-    """Return the command that approves the pending calls from any folder; "" if the store is in memory."""
+    """Return a shell command for any folder that approves the calls `pending` (ids); "" for a store in memory."""
     place = harnesses.parse_store_url(choices.store)
     if place.is_in_memory:
         return ""
@@ -274,7 +279,7 @@ def answer_command(bundle: str, choices: Choices, conversation: str, pending: Se
 
 
 def run_options(choices: Choices) -> list[str]:
-    """Return the options `--model` and `--prop` as they were given, for another command."""
+    """Return `--model` and `--prop` as words for another command; an option that was not given is left out."""
     return [*_option("--model", choices.model), *_repeated("--prop", choices.props)]
 
 
@@ -296,7 +301,7 @@ def repository_to_ask(state: KnowledgeState, folder: Path) -> str | None:
 
 
 def _example_ref(blocks: Sequence[Block]) -> str:
-    """Return the ref of the last tool result, without those of TOOLS_WITHOUT_EXAMPLE; otherwise of the last block.
+    """Return the ref of the last result of a tool that is not in TOOLS_WITHOUT_EXAMPLE, or else of the last block.
 
     Without blocks, return `artifact:conv.timeline.v1`.
     """

@@ -170,7 +170,10 @@ def _read_descriptors(loaded: bundles.LoadedBundle, findings: Findings) -> None:
 
 
 def _find_skills(module: str, loaded: bundles.LoadedBundle, findings: Findings) -> Skills:
-    """Return the skills of the bundle and of the configured folders, with a warning for each unknown tool."""
+    """Return the skills of the bundle and of the configured folders, with a warning for each unknown tool.
+
+    Tools with a prefix of OTHERS_TOOLS are not checked.
+    """
     search = bundles.loop_settings(findings.properties).skills
     places = skill_places(search, os.environ, Path.cwd())
     skills = bundles.load_skills(module, loaded, places=places)
@@ -208,7 +211,7 @@ def _load_tools_with_schemas(module: str, loaded: bundles.LoadedBundle) -> toolb
 
 
 def _check_dependencies(loaded: bundles.LoadedBundle, deps: object, findings: Findings) -> None:
-    """Add a problem if dependencies of tools are missing, or a warning if the bundle does not make them itself."""
+    """If `deps` does not fit a tool, add a problem, or only a warning if the bundle does not make dependencies."""
     try:
         toolbox.check_deps(findings.tools.values(), deps)
     except BundleError as error:
@@ -307,7 +310,7 @@ def _knowledge_lines(findings: Findings) -> Iterator[Text]:
 
 
 def _missing_knowledge(properties: bundles.Properties) -> str:
-    """Return why the bundle has no knowledge space; "none" if it asks for none."""
+    """Return the reason for a missing knowledge space; "none" if the section `knowledge` is not configured."""
     if "knowledge" not in properties.written:
         return "none"
     if properties.at("knowledge.repo") or properties.at("knowledge.repositories"):
@@ -373,7 +376,7 @@ def _parameters(schema: JsonObject) -> str:
 
 
 def _type_name(schema: Json) -> str:
-    """Return the type of a JSON Schema, its choices, or the name of the definition that it refers to, or `any`."""
+    """Render the type of a JSON Schema: `string`, `Literal[…]`, `a|b`, the name of a definition, or else `any`."""
     if not isinstance(schema, dict):
         return "any"
     match schema:

@@ -83,7 +83,7 @@ class _PipeChat(Chat):
         self._choices = choices
 
     async def _read_line(self) -> str | None:
-        """Read the next line; None at the end of the input, or if the user presses Ctrl-C."""
+        """Read the next line; None at the end of the input, at Ctrl-C and at SIGTERM."""
         interrupted = asyncio.Event()
 
         async def interrupt() -> None:
@@ -97,7 +97,7 @@ class _PipeChat(Chat):
         return line.result() if line.done() else None
 
     async def _say(self, text: str) -> None:
-        """Run a turn with the text and attached files, or with the answer to a pending call; ignore an empty text."""
+        """Run a turn with the text and the attached files, or answer the first pending call; ignore an empty text."""
         if not text.strip():
             return
         if self._pending:

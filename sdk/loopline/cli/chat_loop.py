@@ -55,7 +55,7 @@ LATE_INPUT = "your message came too late for this turn: the next turn will read 
 def parse(line: str) -> tuple[Command | str, str]:
     """Split a line into its command and the text after it; a line without a command is ("", line).
 
-    An unknown command, such as `/x`, is returned as a text. Spaces around the text after a command are removed.
+    An unknown command, such as `/x`, is returned as a str. Spaces around the text after a command are removed.
     """
     first, _, text = line.partition(" ")
     first = first.rstrip()
@@ -95,7 +95,10 @@ def check_file(name: str) -> Path:
     Raises:
         AttachmentError: the file cannot be attached.
     """
-    file = Path(name).expanduser()
+    try:
+        file = Path(name).expanduser()
+    except RuntimeError as error:  # `~name` of a user that this machine does not have
+        raise AttachmentError(f"{name}: the file cannot be read: {error}") from error
     read_attachments(file, AttachmentCaps())
     return file
 
@@ -146,7 +149,7 @@ class Chat(ABC):
                 )
 
     async def _continue_last_turn(self) -> None:
-        """Continue the last turn if it was cut off; if it is paused, store and show its pending calls."""
+        """Continue the oldest turn that was cut off, if any; if it is paused, store and show its pending calls."""
         timeline = Timeline(await self._conversation.blocks())
         if not timeline.resumable:
             return
@@ -192,7 +195,7 @@ class Chat(ABC):
     async def _fork_or_rate(self, command: str, text: str) -> None:
         """Continue in a copy of the conversation, or rate its last turn; print an error if that fails.
 
-        The copy does not wait for the pending calls.
+        `text` is the name of the copy, or the rating as in `rate`. The copy does not wait for the pending calls.
         """
         try:
             if command == Command.FEEDBACK:

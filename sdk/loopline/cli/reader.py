@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 from base64 import b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,6 +24,8 @@ from loopline.models import Json, JsonObject
 from loopline.reader import ConversationReader, Item, Reading
 
 Handle = TypeVar("Handle", bound=ConversationReader)
+MAXIMUM_DIGITS = 18
+"""The most digits of a number at the end of a name that a new name counts on from."""
 
 
 def open_store(choices: Choices) -> ReadOnlyStore:
@@ -66,6 +68,8 @@ async def choose_conversation(
     store: ConversationNames[Handle], choices: Choices, screen: Screen
 ) -> Handle:
     """Return the handle of the chosen conversation, or of the user's latest; print the name of the latest.
+
+    A chosen conversation need not exist.
 
     Raises:
         LooplineError: no conversation was chosen, and the user does not have one.
@@ -117,6 +121,8 @@ async def choose_existing(
 async def choose_name(log: tl.TimelineLog, choices: Choices, screen: Screen) -> str:
     """Return the name of the chosen conversation, or of the user's latest in the project; print the name of the latest.
 
+    A chosen conversation need not exist.
+
     Raises:
         LooplineError: no conversation was chosen, and the user does not have one.
     """
@@ -144,15 +150,30 @@ def no_such_conversation(name: str, choices: Choices) -> LooplineError:
     )
 
 
-def make_name(bundle: str, names: Iterable[str]) -> str:
-    """Return `<bundle>-<n>`, where n is one above the highest number in `names` of this form."""
-    numbers = (name.removeprefix(f"{bundle}-") for name in names if name.startswith(f"{bundle}-"))
-    return f"{bundle}-{max((int(n) for n in numbers if n.isdecimal()), default=0) + 1}"
+def make_name(bundle: str, names: Collection[str]) -> str:
+    """Return `<bundle>-<n>`, where n is one above the highest number in `names` of this form.
+
+    Numbers with more than MAXIMUM_DIGITS digits are ignored.
+    """
+    ends = (name.removeprefix(f"{bundle}-") for name in names if name.startswith(f"{bundle}-"))
+    numbers = (int(end) for end in ends if len(end) <= MAXIMUM_DIGITS and end.isdecimal())
+    number = max(numbers, default=0) + 1
+    while f"{bundle}-{number}" in names:  # a number with more digits
+        number += 1
+    return f"{bundle}-{number}"
 
 
 async def new_name(log: tl.TimelineLog, bundle: str, user: str) -> str:
-    """Return an unused name for a conversation with a bundle, such as `guide-3`."""
-    return make_name(bundle, [s.conversation.name for s in await log.conversations(user=user)])
+    """Return an unused name for a conversation with a bundle, such as `guide-3`.
+
+    The name of a forgotten conversation counts as used.
+    """
+    names = {summary.conversation.name for summary in await log.conversations(user=user)}
+    while True:
+        name = make_name(bundle, names)
+        if await log.forgotten(tl.ConversationKey(name=name, user=user)) is None:
+            return name
+        names.add(name)
 
 
 async def read_object(file: Path) -> JsonObject:

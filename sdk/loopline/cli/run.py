@@ -42,7 +42,7 @@ from loopline.cli.turn_display import YES_AND_NO, QuestionForm, TurnDisplay
 from loopline.conversations import Conversation, Recovery
 from loopline.errors import LooplineError
 from loopline.events import Delta
-from loopline.harness import Harness
+from loopline.harness import Harness, parse_store_url
 from loopline.models import Json, JsonObject, dumps
 from loopline.react import Limits, parse_approval, result
 from loopline.search import ANSWER_SCORE
@@ -110,7 +110,7 @@ async def remote_conversation(
     if name is None and not server.bundles:
         raise UsageError("the server has no bundle: name a conversation with -c")
     if name is None:
-        names = [row.conversation_id for row in await server.conversations(limit=500)]
+        names = {row.conversation_id for row in await server.conversations(limit=500)}
         name = make_name(bundle or server.bundles[0], names)
     return server.conversation(name, bundle=bundle)
 
@@ -292,7 +292,7 @@ async def _run_turn(
         ):
             screen.note_command(line)
     if svg is not None:
-        screen.save_picture(svg, _render_command(sys.argv[1:]))
+        screen.save_picture(svg, _render_command(sys.argv[1:], choices.store))
     code = ANSWERED if finished.result.ok else FAILED
     if (
         left
@@ -306,7 +306,7 @@ async def _run_turn(
 async def _read_answers(
     conversation: Conversation[Any], answers: Mapping[str, Json]
 ) -> Mapping[str, Json]:
-    """Return the values of answers: those to approvals may have JSON, such as `yes {"cups": 2}`, a reason, or `always`."""
+    """Return the answers by call id; answers to pending approvals are parsed by `_parse_approval`."""
     if not answers:
         return {}
     timeline = tl.Timeline(await conversation.blocks())
@@ -323,7 +323,10 @@ async def _read_answers(
 
 
 def _parse_approval(text: str) -> Json:
-    """Return the answer to an approval in full. A text that is not one is returned as it is, and then refused."""
+    """Parse a JSON object, `always`, or yes or no with arguments or a reason, such as `yes {"cups": 2}`.
+
+    Any other text is returned unchanged, also a single `yes` or `no`.
+    """
     if text.strip().startswith("{"):
         try:
             value: Json = json.loads(text)
@@ -419,13 +422,16 @@ def _parse_answer(written: str) -> tuple[str, str]:
     return call_id.strip(), value
 
 
-def _render_command(arguments: Sequence[str]) -> str:
-    """Return the command as it was typed, without the option --svg."""
+def _render_command(arguments: Sequence[str], store: str | None) -> str:
+    """Return the command as it was typed, without the option --svg and without a password in the URL of the store."""
     words = [
         word
         for before, word in zip(("", *arguments), arguments, strict=False)
         if PICTURE not in (before, word.partition("=")[0])
     ]
+    if store:
+        shown = parse_store_url(store).shown_url
+        words = [word.replace(store, shown) for word in words]
     return shlex.join(["loopline", *words])
 
 
@@ -485,9 +491,10 @@ async def watch(
     """Run or continue a turn, and show its steps until it ends or is paused.
 
     On an animated terminal a question of a running call waits for `loopline answer`; elsewhere it is declined.
+    An error after the end of the turn is only logged.
 
     Raises:
-        LooplineError: the turn could not begin, or the message was withdrawn.
+        LooplineError: the turn could not begin or continue, or the message was withdrawn.
     """
     options = ["-c", conversation.conversation.name, *bundle_access.store_options(choices)]
     location = escape(shlex.join(options))

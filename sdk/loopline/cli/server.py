@@ -38,7 +38,7 @@ _SKIPPED = frozenset({"__pycache__", "node_modules"})
 
 
 def is_source(path: Path, folders: Sequence[Path]) -> bool:
-    """Return whether the file is a source file of a bundle in one of `folders`; hidden files and folders are not."""
+    """Return whether `path` has a suffix in _SUFFIXES and is in one of `folders`, not hidden and not in _SKIPPED."""
     inside = [path.relative_to(folder) for folder in folders if path.is_relative_to(folder)]
     return path.suffix in _SUFFIXES and any(
         not any(part in _SKIPPED or part.startswith(".") for part in relative.parts)

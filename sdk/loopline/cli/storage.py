@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
+import shutil
 import sys
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -110,7 +112,8 @@ async def audit(
 ) -> int:
     """Find blocks that were changed, removed, moved or inserted.
 
-    A conversation that the store lacks is a fault if `--head` has it. `--save` leaves out conversations with faults.
+    A conversation that the store lacks is a fault if `--head` has it. `--save` keeps
+    the heads of `--head` for conversations that are not audited or have faults.
     """
     secret = b"" if key is None else await asyncio.to_thread(_read_key, key)
     heads: dict[tl.ConversationKey, Head] = {}
@@ -129,12 +132,8 @@ async def audit(
         if name is not None and not audits:
             raise reader.no_such_conversation(name, choices)
     if save is not None:
-        current = {
-            result.conversation: result.head
-            for result in audits
-            if result.head.seq and not result.faults
-        }
-        await asyncio.to_thread(save.write_text, heads_text(current, secret), "utf-8")
+        text = heads_text(_current_heads(heads, audits), secret)
+        await asyncio.to_thread(_replace_text, save, text)
     if choices.as_json:
         rows: list[Json] = [_audit_document(result) for result in audits]
         screen.write_json({"conversations": rows})
@@ -148,6 +147,37 @@ def _read_text(file: Path) -> str:
         return file.read_text("utf-8")
     except ValueError as error:
         raise UsageError(f"{file} is not text in UTF-8: {error}") from error
+
+
+def _current_heads(
+    heads: Mapping[tl.ConversationKey, Head], audits: Sequence[Audit]
+) -> dict[tl.ConversationKey, Head]:
+    """Return `heads` with the heads of the audited conversations without faults, and without forgotten conversations."""
+    current = dict(heads)
+    for result in audits:
+        if result.faults:
+            continue
+        if result.head.seq:
+            current[result.conversation] = result.head
+        else:
+            current.pop(result.conversation, None)
+    return current
+
+
+def _replace_text(file: Path, text: str) -> None:
+    """Write the text to a file so that a failure keeps its old text; a device or pipe is written to directly."""
+    file = file.resolve()
+    if file.exists() and not file.is_file():
+        file.write_text(text, "utf-8")
+        return
+    new = file.with_name(f".{file.name}.new")
+    with new.open("w", encoding="utf-8") as opened:
+        opened.write(text)
+        opened.flush()
+        os.fsync(opened.fileno())
+    if file.exists():
+        shutil.copymode(file, new)
+    new.replace(file)
 
 
 def _read_key(file: Path) -> bytes:

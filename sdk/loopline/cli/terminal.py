@@ -24,6 +24,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from loopline.errors import LooplineError
 from loopline.models import Json, dumps
 from loopline.timeline import LimitValue
 
@@ -326,10 +327,15 @@ def _console(stream: TextIO) -> Console:
     )
 
 
+def _escape_text(text: Text) -> Text:
+    """Return the text with escaped control characters; only a text that has some loses the styles of its parts."""
+    escaped = escape(text.plain)
+    return text if escaped == text.plain else Text(escaped, style=text.style)
+
+
 def _write(console: Console, text: Text) -> None:
     """Write text with escaped control characters; a pipe receives it as one line."""
-    if escape(text.plain) != text.plain:
-        text = Text(escape(text.plain), style=text.style)
+    text = _escape_text(text)
     if console.is_terminal:
         console.print(text)
     else:
@@ -344,7 +350,7 @@ Cell = Text | Spinner
 class Columns:
     """A table with rows of one line. Column `cut` is truncated, and the columns in `right` are aligned right.
 
-    Other columns have at most half of the width. If column `cut` would have less than its minimum width, the last
+    Control characters of texts are escaped. Other columns have at most half of the width. If column `cut` would have less than its minimum width, the last
     columns are left out.
     """
 
@@ -356,7 +362,8 @@ class Columns:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         headings = [tuple(Text(heading, style=QUIET) for heading in self.headings)]
-        rows = [*(headings if self.headings else []), *self.rows]
+        cells = (tuple(map(_escape_cell, row)) for row in self.rows)
+        rows = [*(headings if self.headings else []), *cells]
         half = options.max_width // 2
         widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
         widths = [width if n == self.cut else min(width, half) for n, width in enumerate(widths)]
@@ -380,6 +387,10 @@ class Columns:
 
     def _width_without_cut(self, widths: Sequence[int]) -> int:
         return sum(width + self.gap for n, width in enumerate(widths) if n != self.cut)
+
+
+def _escape_cell(cell: Cell) -> Cell:
+    return _escape_text(cell) if isinstance(cell, Text) else cell
 
 
 def _width(cell: Cell) -> int:
@@ -424,7 +435,8 @@ def read_line(prompt: str = "") -> asyncio.Future[str | None]:
     """Return a future of the next line of stdin, None at the end of the input.
 
     A daemon thread reads the line, so the process can end while the thread waits for Enter. The prompt is written to
-    stderr if stdin is a terminal and stdout is not. An error of reading counts as the end of the input.
+    stderr if stdin is a terminal and stdout is not. An error of reading counts as the end of the input, except for bytes that
+    cannot be decoded: the future then raises LooplineError.
     """
     if sys.stdin.isatty():
         with suppress(ImportError):
@@ -442,10 +454,19 @@ def read_line(prompt: str = "") -> asyncio.Future[str | None]:
 def _read_line(
     loop: asyncio.AbstractEventLoop, future: asyncio.Future[str | None], prompt: str
 ) -> None:
-    """Read a line from stdin, and set the result of `future`; None at the end of the input or after an error."""
+    """Read a line from stdin, and set the result of `future`; None at the end of the input or after an error.
+
+    Bytes that cannot be decoded set an exception, because the lines after them are lost too.
+    """
     line: str | None = None
-    with suppress(EOFError, OSError, ValueError):
+    try:
         line = input(prompt)
+    except UnicodeDecodeError as error:
+        failure = LooplineError(f"stdin is not text in {error.encoding.upper()}: {error}")
+        loop.call_soon_threadsafe(future.set_exception, failure)
+        return
+    except (EOFError, OSError, ValueError):
+        pass
     loop.call_soon_threadsafe(future.set_result, line)
 
 

@@ -93,8 +93,8 @@ class TerminalChat(Chat):
         with self._leave_on_sigterm():
             code = await super().converse()
             if self._running:
-                await self._stop()
-                code = 0 if self._ok else 1
+                is_stopped = await self._stop()
+                code = 0 if self._ok and is_stopped else 1
         return self._signal_code or code
 
     def _show_past(self, timeline: tl.Timeline) -> None:
@@ -179,7 +179,7 @@ class TerminalChat(Chat):
         return self._transcript.live_rows(max(size.rows - OTHER_LINES, 1))
 
     def _last_rows(self) -> str:
-        """Write the lines that wait, and return the last lines above the unfinished text, to print them again at another width."""
+        """Write the buffered lines; return the last rows above the unfinished text, rendered at the present width."""
         self._lines.write_out()
         height = self._session.output.get_size().rows - OTHER_LINES - len(self._live_rows())
         return self._screen.render(self._screen.last_rows(height))
@@ -201,17 +201,23 @@ class TerminalChat(Chat):
         self._start(self._conversation.stream_resume(), number)
 
     async def _handle(self, command: Command | str, text: str) -> None:
-        """Handle a command or message; while a turn runs, `/stop` and `/steer` act on it, and `/fork` is refused."""
-        if not self._running:
-            await super()._handle(command, text)
-        elif command == Command.STOP:
-            await self._stop()
-        elif command == Command.STEER:
-            await self._steer(text)
-        elif command == Command.FORK:
-            self._screen.error(f"a turn runs: {Command.STOP} it or let it end, then fork")
-        else:
-            await super()._handle(command, text)
+        """Handle a command or message; while a turn runs, `/stop` and `/steer` act on it, and `/fork` is refused.
+
+        A LooplineError is printed, and the chat goes on.
+        """
+        try:
+            if not self._running:
+                await super()._handle(command, text)
+            elif command == Command.STOP:
+                await self._stop()
+            elif command == Command.STEER:
+                await self._steer(text)
+            elif command == Command.FORK:
+                self._screen.error(f"a turn runs: {Command.STOP} it or let it end, then fork")
+            else:
+                await super()._handle(command, text)
+        except LooplineError as error:
+            self._show_error(error)
 
     async def _say(self, text: str) -> None:
         """Answer a question of the running turn, add to that turn, answer a pending call, or start a turn.
@@ -235,7 +241,8 @@ class TerminalChat(Chat):
         """Store the line as the answer to the next field of the first question; the line `-` declines the question.
 
         If the line is not a value of the field, the error is shown, and the field stays open. When all fields have an answer, or
-        when the question is declined, the answer is sent to the call, and the next question is shown.
+        when the question is declined, the answer is sent to the call, and the next question is shown. An answer that could not be
+        sent is dropped, and the question is shown again.
         """
         question = self._questions[0]
         if line != DECLINE:
@@ -247,10 +254,17 @@ class TerminalChat(Chat):
             if not is_complete:
                 self._screen.note(question.prompt)
                 return
-        self._questions.pop(0)
         answer = None if line == DECLINE else question.answer
-        if not await run.answer_question(self._conversation, question.call_id, answer):
-            self._screen.note(f"{question.call_id} no longer waits for an answer")
+        try:
+            is_sent = await run.answer_question(self._conversation, question.call_id, answer)
+        except LooplineError as error:
+            self._show_error(error)
+            question.clear()
+            self._shown_question = None
+        else:
+            self._questions = [each for each in self._questions if each is not question]
+            if not is_sent:
+                self._screen.note(f"{question.call_id} no longer waits for an answer")
         self._show_question()
 
     def _show_question(self) -> None:
@@ -272,17 +286,34 @@ class TerminalChat(Chat):
         else:
             self._note_added(await self._conversation.steer(text))
 
-    async def _stop(self) -> None:
-        """Stop the running turn, and wait until it has ended."""
+    async def _stop(self) -> bool:
+        """Stop the running turn, and wait until it has ended; print an error and return False if it cannot be stopped."""
         if self._turn is not None:
             self._screen.note("stopping")
-            await self._conversation.stop()
+            try:
+                await self._conversation.stop()
+            except LooplineError as error:
+                self._show_error(error)
+                return False
             await asyncio.wait([self._turn])
+        return True
+
+    def _show_error(self, error: LooplineError) -> None:
+        self._screen.error(str(error))
+        _logger.debug("%s", type(error).__name__, exc_info=error)
 
     def _start(self, events: AsyncIterator[Event], number: int = 0) -> None:
         self._turn = asyncio.create_task(self._show(events, number))
 
     async def _show(self, events: AsyncIterator[Event], number: int) -> None:
+        """Show a turn with `_show_turn`; an error of reading its blocks is printed as a failure."""
+        try:
+            await self._show_turn(events, number)
+        except LooplineError as error:
+            self._ok = False
+            self._show_error(error)
+
+    async def _show_turn(self, events: AsyncIterator[Event], number: int) -> None:
         """Show the events of a turn, then its result. `number` is the turn that is continued, 0 for a new message.
 
         An error before the first block of a turn that has not ended is printed as a failure; other errors are logged.
@@ -314,7 +345,7 @@ class TerminalChat(Chat):
             self._screen.note("the message was withdrawn before its turn began")
 
     def _drop_questions(self, block: tl.Block) -> None:
-        """Remove the questions of a call when its result arrives, and soon show the next question if it is first now."""
+        """Remove the questions of a call at its result; the next question is shown after QUESTION_SECONDS."""
         if not isinstance(block.body, tl.ToolResult):
             return
         call_id = block.body.call_id

@@ -457,7 +457,7 @@ def _parse_time(written: str | None) -> datetime | None:
 def _conversation_columns(
     summaries: Sequence[tl.ConversationSummary], unfinished: Container[tl.ConversationKey]
 ) -> Columns:
-    """Lay out the conversations as a table. The turns of a conversation with an unfinished turn say so."""
+    """Lay out at least one conversation as a table; those in `unfinished` are marked at their number of turns."""
     rows = [
         (
             Text(escape(summary.conversation.name), style="bold"),

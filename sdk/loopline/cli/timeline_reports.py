@@ -50,7 +50,8 @@ async def show_costs(turn: int | None, choices: Choices, screen: Screen) -> int:
         conversation, blocks = await read_blocks(store, choices, screen)
         name = conversation.conversation.name
         open_child = partial(conversation_in, store, choices=choices)
-        charges = [c for c in await _charges(blocks, open_child) if turn in (None, c.turn)]
+        found = await _charges(blocks, open_child, {name: []})
+        charges = [c for c in found if turn in (None, c.turn)]
     if choices.as_json:
         screen.write_json(_cost_document(name, charges))
         return ANSWERED
@@ -74,22 +75,25 @@ def _scope(name: str, turn: int | None) -> str:
 
 
 async def _charges(
-    blocks: Sequence[tl.Block], open_child: Callable[[str], ConversationReader]
+    blocks: Sequence[tl.Block],
+    open_child: Callable[[str], ConversationReader],
+    children: dict[str, list[Charge]],
 ) -> list[Charge]:
     """Return the cost of every request, with the requests of a child run at the place where the run began.
 
-    A child run without a stored conversation is one charge.
+    A child run without a stored conversation is one charge. `children` has the charges of the conversations that were
+    read, and gets those of each child run; none is read again, because an imported conversation may be its own child.
     """
     charges: list[Charge] = []
-    children: dict[str, list[Charge]] = {}
     for block in blocks:
         body = block.body
         cost = tl.request_cost(block)
         child = body.conversation if isinstance(body, tl.RunChild) else ""
         charge = partial(Charge, turn=block.turn, round=block.round)
-        if isinstance(body, tl.RunChild) and not body.reason:
+        if isinstance(body, tl.RunChild) and not body.reason and child not in children:
+            children[child] = []
             child_blocks = await open_child(child).blocks()
-            children[child] = nested = await _charges(child_blocks, open_child)
+            children[child] = nested = await _charges(child_blocks, open_child, children)
             charges += [charge(spent=c.spent, child=c.child or child) for c in nested]
         elif cost is not None and not children.get(child):
             charges.append(charge(spent=cost, child=child))

@@ -109,7 +109,7 @@ class Transcript:
         self.is_answered: bool = False
 
     def live_rows(self, height: int) -> list[Text]:
-        """Return at most `height` rows of the unfinished text, the newest ones, or of the progress of a call."""
+        """Return the last `height` rows of the unfinished text; without text, the first row of a call's progress."""
         rest = self._rest
         if not rest:
             progress = plain_rows(self._steps.progress.replace("\n", " "), self.width, QUIET)
@@ -151,7 +151,7 @@ class Transcript:
         yield from self._cut(self._files.end())
 
     def _cut(self, lines: Iterable[Text]) -> Iterator[Text]:
-        """Yield the unfinished text, then the lines, each truncated to the width."""
+        """Yield the unfinished text, then the lines, truncated to the width; nothing if there are no lines."""
         for line in lines:
             yield from self._flush()
             line.truncate(self.width, overflow="ellipsis")
@@ -215,7 +215,10 @@ class Transcript:
         return plain_rows(text, self.width, style)
 
     def _show_finished_steps(self, *, complete: bool) -> Iterator[Text]:
-        """Yield the unfinished text, then a line for each newly finished step; with `complete` for each new step."""
+        """If steps have finished since the last call, yield the unfinished text, then a line for each of these steps.
+
+        With `complete`, steps that have not finished are included.
+        """
         steps = self._steps.steps
         finished = steps if complete else turn_display.take_finished_steps(steps)
         if len(finished) > self._shown_steps:

@@ -507,6 +507,10 @@ class QuestionForm:
         for name, value in values.items():
             self._answers[name] = _parse_value(value, self._fields[name])
 
+    def clear(self) -> None:
+        """Remove the answers to the fields."""
+        self._answers.clear()
+
     @property
     def answer(self) -> Json:
         """The values of the fields; True or False for a question without fields."""
@@ -514,7 +518,7 @@ class QuestionForm:
 
 
 def schema_fields(schema: Json) -> tuple[JsonObject, list[Json]]:
-    """Return the properties of an object in JSON Schema by name, and the names of the required properties."""
+    """Return the properties of a JSON Schema, and the names of the required ones; both empty without properties."""
     match schema:
         case {"properties": dict(properties), "required": list(required)}:
             return properties, required
@@ -525,7 +529,7 @@ def schema_fields(schema: Json) -> tuple[JsonObject, list[Json]]:
 
 
 def _describe(field: Mapping[str, Json]) -> str:
-    """Return the choices or the type of a field in parentheses, empty for a text."""
+    """Return the choices or the type of a field in parentheses; empty for a string or an unknown type."""
     match field:
         case {"enum": list(values)}:
             return f" ({' | '.join(map(_plain, values))})"

@@ -13,7 +13,7 @@ from loopline.cli.parameters import browser_options, model_options
 from loopline.cli.server import check_extra
 from loopline.cli.terminal import Screen, escape, open_browser
 from loopline.errors import LooplineError, StoreError
-from loopline.harness import DocumentStore, ReadOnlyStore
+from loopline.harness import DocumentStore, ReadOnlyStore, parse_store_url
 
 HOST = "127.0.0.1"
 PAGE = "/page/"
@@ -49,8 +49,12 @@ async def web(choices: Choices, screen: Screen, source: str, port: int, no_brows
         with misuse(StoreError):
             served = reading_app(ReadOnlyStore(url))
 
+    shown = source or url or "the default store"
+    if url is not None and shown == url:
+        shown = parse_store_url(url).shown_url
+
     def show_address(address: str) -> None:
-        screen.note(f"{escape(source or url or 'the default store')} at {address}{PAGE}")
+        screen.note(f"{escape(shown)} at {address}{PAGE}")
         if not no_browser:
             open_browser(f"{address}{PAGE}")
 
@@ -62,7 +66,7 @@ async def web(choices: Choices, screen: Screen, source: str, port: int, no_brows
 
 
 def store_url(source: str, choices: Choices) -> str | None:
-    """Return the URL of the store that `source` names; None if it names a bundle.
+    """Return the URL of the store that `source` names as a URL or as an existing database file; None for a bundle.
 
     Without a source it is the store of `--store`, or None for the default one.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import shlex
 import signal
@@ -47,6 +48,7 @@ RESTART_SECONDS = 1.0
 KILL_SECONDS = 5.0
 """How much longer than its drain time a worker may take to end."""
 _LIMIT = click.IntRange(min=0)
+_logger = logging.getLogger("loopline")
 
 
 @command
@@ -103,6 +105,9 @@ async def worker(
     of_server: bool,
 ) -> int:
     """Run the turns of bundles that servers only submit."""
+    parent = (
+        os.getppid() if of_server else None
+    )  # first, because the server may end while the bundles are opened
     limits = harness.WorkerLimits(
         turns=turns, tenant_turns=tenant_turns, user_turns=user_turns, bundle_turns=bundle_turns
     )
@@ -129,7 +134,7 @@ async def worker(
         metering.log = opened.log
         gc.freeze()  # all modules stay loaded, and a garbage collection over them would delay every turn
         screen.note(f"{escape(', '.join(bundles))}: at most {turns} turns at once")
-        await _run_until_signal(opened, drain, os.getppid() if of_server else None)
+        await _run_until_signal(opened, drain, parent)
     return ANSWERED
 
 
@@ -192,7 +197,10 @@ def _file_host(public_url: str) -> HostFile | None:
 
 
 async def _run_until_signal(opened: harness.Worker, drain: float, parent: int | None) -> None:
-    """Run turns until SIGTERM, Ctrl-C or the end of the process `parent`; then drain. A second signal hands over at once."""
+    """Run turns until SIGTERM, Ctrl-C or the end of the process with the id `parent`, if it is not None.
+
+    Then wait up to `drain` seconds for the running turns, and hand over the rest; a second signal hands over at once.
+    """
     loop = asyncio.get_running_loop()
     hurry = asyncio.Event()
 
@@ -254,12 +262,17 @@ async def worker_processes(
 async def _keep_running(
     command_line: Sequence[str], environment: dict[str, str], drain_seconds: float
 ) -> None:
-    """Run a process, and start it again RESTART_SECONDS after it ended, until this task is cancelled.
+    """Run a process, and start it again RESTART_SECONDS after it ended or could not start, until this task is cancelled.
 
     At cancellation the process is terminated, and killed if it still runs `drain_seconds` and KILL_SECONDS later.
     """
     while True:
-        process = await asyncio.create_subprocess_exec(*command_line, env=environment)
+        try:
+            process = await asyncio.create_subprocess_exec(*command_line, env=environment)
+        except OSError as error:  # the machine may have too many processes now
+            _logger.warning("a worker process cannot be started now: %s", error)
+            await asyncio.sleep(RESTART_SECONDS)
+            continue
         try:
             await process.wait()
         except asyncio.CancelledError:
@@ -406,7 +419,7 @@ async def approvals(choices: Choices, screen: Screen) -> int:
 
 
 def _answer_line(approval: harness.WaitingApproval, choices: Choices) -> str:
-    """Return the command that approves the call; for a paused turn the bundle is to be filled in."""
+    """Return the shell command that approves the call; for a paused turn it has the placeholder `BUNDLE`."""
     key, call = approval.conversation, approval.call
     where = ["-c", key.name, *store_options(replace(choices, user=key.user))]
     by = ["--by", "NAME"] if call.approved_by else []
