@@ -18,11 +18,13 @@ import pytest
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import (
+    INTERNAL_ERROR,
     BlobResourceContents,
     CallToolResult,
     ElicitRequestFormParams,
     ElicitRequestParams,
     ElicitResult,
+    ErrorData,
     ImageContent,
     InputRequiredResult,
     ResourceTemplateReference,
@@ -215,6 +217,19 @@ async def test_a_question_of_a_tool_is_asked_through_the_client(bundle: Path, mo
     assert (text_of(chosen), chosen.is_error, questions) == ("green", False, ["Which tea?"])
     assert unanswered.is_error
     assert "Which tea?" in text_of(unanswered)
+
+
+async def test_a_paused_turn_is_the_result_if_the_client_answers_with_an_error(
+    bundle: Path,
+) -> None:
+    async def fail(context: object, params: ElicitRequestParams) -> ErrorData:
+        return ErrorData(code=INTERNAL_ERROR, message="no window")
+
+    async with Client(stdio(bundle), mode="legacy", elicitation_callback=fail) as client:
+        unanswered = await client.call_tool("tea.choose", {})
+    assert unanswered.is_error
+    assert "Which tea?" in text_of(unanswered)
+    assert "conversation: " in text_of(unanswered)
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])

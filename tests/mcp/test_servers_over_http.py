@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import json
 import socket
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+
+import pytest
 
 from loopline.models import Json
 from loopline.testing import Call, Say, ScriptedModel
@@ -93,10 +97,40 @@ async def test_a_server_that_refuses_gives_no_tools_and_shows_no_secret(tmp_path
     assert running.asked[0][1]["Authorization"] == f"Bearer {TOKEN}"
 
 
-async def test_a_reply_of_any_size_is_bounded(tmp_path: Path) -> None:
-    huge = Answer(b"x" * 20_000_000, kind="application/json")
+INITIALIZED = json.dumps(
+    {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "result": {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {},
+            "serverInfo": {"name": "far", "version": "1"},
+            "instructions": "x" * 20_000_000,
+        },
+    }
+).encode()
+COMPRESSED = {"Content-Encoding": "gzip"}
+
+
+TOO_LARGE = "ReadError: the reply has more than 8,388,608 bytes"
+
+
+@pytest.mark.parametrize(
+    ("huge", "problem"),
+    [
+        (Answer(INITIALIZED, kind="application/json"), TOO_LARGE),
+        (Answer(INITIALIZED, kind="application/json; p=event-stream"), TOO_LARGE),
+        (
+            Answer(gzip.compress(INITIALIZED), kind="application/json", headers=COMPRESSED),
+            "DecodingError: the reply is compressed",
+        ),
+    ],
+    ids=["plain", "parameter", "compressed"],
+)
+async def test_a_reply_of_any_size_is_bounded(huge: Answer, problem: str, tmp_path: Path) -> None:
     with site({"/mcp": huge}, host=PRIVATE) as running:
         served = Served(tmp_path, start_seconds=10.0)
         served.declare({"far": {"url": f"{running.url}/mcp"}})
         [notice] = notices_in(await served.turn(ScriptedModel([Say("Done.")])))
-    assert "cannot be started" in notice.text
+    assert f"cannot be started: {problem}" in notice.text
+    assert running.asked[0][1]["Accept-Encoding"] == "identity"

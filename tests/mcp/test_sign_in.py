@@ -7,6 +7,7 @@ import json
 import logging
 import stat
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import httpx2
 import pytest
@@ -92,6 +93,37 @@ async def test_an_expired_token_is_renewed_and_a_refused_one_asks_for_a_sign_in(
     assert not [record for record in caplog.records if record.exc_info or record.levelno > 30]
     assert refused.status == "error"
     assert refused.text.endswith("'far' wants you to sign in: loopline mcp BUNDLE --login far")
+
+
+async def test_only_a_redirect_with_the_state_of_a_sign_in_ends_it(tmp_path: Path) -> None:
+    served, statuses = Served(tmp_path), list[int]()
+    browsing = list[asyncio.Task[None]]()
+
+    async def attack(address: str) -> None:
+        parameters = parse_qs(urlsplit(address).query)
+        [redirect], [state] = parameters["redirect_uri"], parameters["state"]
+        refusals = [
+            {"error": "stolen"},
+            {"error": "stolen", "state": "of-nobody"},
+            {"code": "stolen", "state": ""},
+            {"error": "access_denied\n\x1b[2J" + "x" * 300, "state": state},
+        ]
+        async with httpx2.AsyncClient() as browser:
+            for refusal in refusals:
+                statuses.append((await browser.get(redirect, params=refusal)).status_code)
+
+    def show(address: str) -> None:
+        browsing.append(asyncio.create_task(attack(address)))
+
+    async with listening(free_port(), GUARDED) as entry:
+        served.declare({"far": entry})
+        async with served.open(ScriptedModel([], strict=False)) as harness:
+            with pytest.raises(ToolError) as refused:
+                await harness.sign_in("far", show)
+            await asyncio.gather(*browsing)
+    assert statuses == [404, 404, 404, 200]
+    assert "the sign-in was refused: access_denied [2Jxx" in str(refused.value)
+    assert str(refused.value).isprintable()
 
 
 def age(file: Path, expires_at: float | None = None, **tokens: str) -> None:

@@ -26,10 +26,11 @@ class Answer:
 
 @dataclass(slots=True)
 class Site:
-    """A running site: its address, and the requests it got, each with its headers and body."""
+    """A running site: its address, its connections, and the requests it got, each with its headers and body."""
 
     url: str
     port: int
+    connections: int = 0
     asked: list[tuple[str, dict[str, str], bytes]] = field(
         default_factory=list[tuple[str, dict[str, str], bytes]]
     )
@@ -49,6 +50,10 @@ def site(
     class Handler(Answering):
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True  # else each body waits 40 ms for an acknowledgement
+
+        def setup(self) -> None:
+            super().setup()
+            running.connections += 1
 
         def get(self) -> None:
             running.asked.append((self.path, dict(self.headers), self.body()))

@@ -9,7 +9,14 @@ from ipaddress import ip_address, ip_network
 import pytest
 
 from loopline import ToolError
-from loopline.web.guarded_client import BoundedClient, GuardedTransport, Network, is_public, resolve
+from loopline.web.guarded_client import (
+    BoundedClient,
+    GuardedTransport,
+    Network,
+    WebhookClient,
+    is_public,
+    resolve,
+)
 from tests.web.loopback_site import PRIVATE, PUBLIC, Answer, Site, site
 
 WRITTEN = [
@@ -120,6 +127,28 @@ async def test_a_name_that_resolves_elsewhere_the_second_time_reaches_only_what_
         assert (response.body, within.asked) == (b"public", [])
         [(_, headers, _)] = outside.asked
         assert headers["Host"] == f"rebound.example:{outside.port}"
+
+
+async def test_a_connection_to_one_host_is_not_used_for_another_at_its_address() -> None:
+    with site({"/": Answer("public")}) as outside:
+        async with guarded([PUBLIC], [PUBLIC]) as client:
+            for host in ("one.example", "two.example"):
+                await client.request("GET", f"http://{host}:{outside.port}/")
+    assert [headers["Host"].partition(".")[0] for _, headers, _ in outside.asked] == ["one", "two"]
+    assert outside.connections == 2
+
+
+async def test_a_cookie_of_one_fetch_is_not_sent_with_the_next() -> None:
+    with site({"/": Answer("tea", headers={"Set-Cookie": "user=one; Path=/"})}) as outside:
+        async with guarded() as client:
+            for _ in range(2):
+                await client.request("GET", outside.url)
+        webhooks = WebhookClient(ALLOWED)
+        for _ in range(2):
+            await webhooks.post(f"{outside.url}/", b"{}", {})
+        await webhooks.close()
+    assert len(outside.asked) == 4
+    assert not [headers for _, headers, _ in outside.asked if "Cookie" in headers]
 
 
 @pytest.mark.parametrize(

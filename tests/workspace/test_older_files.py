@@ -131,6 +131,16 @@ async def test_files_are_found_by_name_and_content(
     assert lines == expected
 
 
+async def test_the_end_of_a_line_is_found_before_crlf_too() -> None:
+    text = await result_of(
+        write("files/a.txt", "foo\r\nbar\r\n"),
+        write("files/b.txt", "bar\r\nfoo\r"),
+        Call("react.search_files", content_regex="foo$"),
+        "Done.",
+    )
+    assert text.startswith("2 hits in 2 of 2 files")
+
+
 async def test_a_pattern_that_takes_others_for_ever_is_searched_at_once() -> None:
     text = await result_of(
         write("files/a.txt", "a" * 200_000),

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import random
 import sysconfig
+import zlib
+from base64 import b85encode
+from hashlib import sha1
 from pathlib import Path
+from time import thread_time
 
 import pytest
 
@@ -143,3 +147,53 @@ def test_a_hunk_that_begins_before_the_file_names_no_line_of_it() -> None:
 def test_what_is_no_patch_is_said_so(patch: bytes, problem: str) -> None:
     with pytest.raises(ToolError, match=problem):
         our_apply({"here.py": b"a\n"}, patch)
+
+
+def test_a_small_patch_does_not_copy_more_than_a_workspace_may_have() -> None:
+    entry = "diff --git a/big b/copy{0}\nsimilarity index 100%\ncopy from big\ncopy to copy{0}\n"
+    patch = "".join(map(entry.format, range(100))).encode()
+    with pytest.raises(ToolError, match="makes files of 100,000,000 bytes or more"):
+        our_apply({"big": b"x\n" * 500_000}, patch)
+
+
+def test_a_patch_that_unpacks_to_gigabytes_is_refused_by_a_limit_of_memory() -> None:
+    base = b"\0" * 2**20
+    copies = b"\xc0\x10" * 2_048  # each copies 2**20 bytes
+    delta = b"\x80\x80\x40" + b"\x80\x80\x80\x80\x08" + copies
+    packed = zlib.compress(delta)
+    assert len(packed) <= 52
+    name = sha1(b"blob %d\0" % len(base) + base).hexdigest().encode()
+    size = chr(len(packed) + (64 if len(packed) < 27 else 70)).encode()
+    patch = b"diff --git a/big b/big\nindex %s..%s 100644\n" % (name, b"1" * 40)
+    patch += b"GIT binary patch\ndelta %d\n%s\n\n" % (
+        len(delta),
+        size + b85encode(packed, pad=True),
+    )
+    with pytest.raises(ToolError, match="Out of memory"):
+        our_apply({"big": base}, patch)
+
+
+def test_a_number_of_any_length_in_a_patch_is_refused() -> None:
+    patch = f"--- a/a.txt\n+++ b/a.txt\n@@ -{'1' * 5_000} +1 @@\n-b\n+c\n".encode()
+    with pytest.raises(ToolError, match="nothing was changed"):
+        our_apply({"a.txt": b"a\n"}, patch)
+
+
+def test_a_patch_of_equal_lines_is_explained_at_once() -> None:
+    lines = 40_000
+    hunk = f"@@ -1,{lines + 1} +1,{lines + 1} @@\n" + " a\n" * lines + "-b\n+c\n"
+    patch = f"--- a/a.txt\n+++ b/a.txt\n{hunk}".encode()
+    began = thread_time()
+    said = refusal({"a.txt": b"a\n" * 2 * lines}, patch)
+    assert said is not None
+    assert said.text.count("Hunk 1 of 1 for files/a.txt does not fit") == 1
+    assert thread_time() - began < 1.0
+
+
+def test_only_the_first_mismatches_of_a_patch_are_explained() -> None:
+    hunks = "".join(f"@@ -{number} +{number} @@\n-none\n+c\n" for number in range(1, 6))
+    said = refusal({"a.txt": b"a\n" * 9}, f"--- a/a.txt\n+++ b/a.txt\n{hunks}".encode())
+    assert said is not None
+    assert "Hunk 3 of 5" in said.text
+    assert "Hunk 4 of 5" not in said.text
+    assert said.text.endswith("\n(there are more)")

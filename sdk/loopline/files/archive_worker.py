@@ -123,7 +123,7 @@ class ArchiveRefused(Exception):
 def inspect(data: bytes) -> dict[str, str]:
     """Return the `mime` and the `text` of an archive, or the `problem` for which it may not be attached.
 
-    The `mime` is empty if the archive is not a Word, PowerPoint or Excel document.
+    Both texts are empty if the archive is not a Word, PowerPoint or Excel document.
     """
     try:
         return _read_document(_unpack_all(data))
@@ -176,7 +176,8 @@ def _check_entry(entry: zipfile.ZipInfo) -> None:
     """Check the header of an entry.
 
     Raises:
-        ArchiveRefused: the entry is encrypted, leads to another folder, is compressed too much or is active content.
+        ArchiveRefused: the entry is encrypted, would be unpacked to another folder, is compressed too much, or has a
+            name of active content.
     """
     name = entry.filename.replace("\\", "/")
     if entry.flag_bits & 0x1:
@@ -212,7 +213,12 @@ def _unpack(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
 
 
 def _read_document(parts: dict[str, bytes]) -> dict[str, str]:
-    """Return the type and the text of an Office document; for other archives both are empty."""
+    """Return the `mime` and the `text` of an Office document, at most `TEXT_CHARACTERS`; for other archives both are empty.
+
+    Raises:
+        ArchiveRefused: the document has active content or an unknown part, or is of more than one kind.
+        ExpatError: a part is not well-formed XML.
+    """
     kinds = [kind for part, kind in _MAIN_PARTS.items() if part in parts]
     if CONTENT_TYPES not in parts or not kinds:
         return {"mime": "", "text": ""}
@@ -252,10 +258,11 @@ class _PartCheck:
         self._name = ""
 
     def check(self, data: bytes) -> None:
-        """Search a part.
+        """Search the XML of a part.
 
         Raises:
             ArchiveRefused: the part has active content or loads external content.
+            ExpatError: the part is not well-formed XML.
         """
         self.parser.Parse(data, True)
         # An instruction may be split into several runs, so its name is searched in all of them together.
@@ -306,7 +313,11 @@ class _PartCheck:
         self._formula.clear()
 
     def _change_field(self, kind: str) -> None:
-        """Begin a field, or check the instruction of a field that ends here."""
+        """Begin a field, or check the instruction of the innermost field; `kind` is "begin", "separate" or "end".
+
+        Raises:
+            ArchiveRefused: the field starts a program or loads a file, or its kind is the result of another field.
+        """
         if kind == "begin":
             if len(self._fields) > 1 and not self._fields[-1].strip():
                 raise ArchiveRefused("has a field whose kind is the result of another field")
@@ -335,7 +346,7 @@ class _PartCheck:
 
 
 def _check_relation(values: defaultdict[str, str]) -> None:
-    """Check a relationship of a document by its kind, the last part of its type.
+    """Check a relationship of a document, with the attributes `values`, by its kind: the last part of its type.
 
     Raises:
         ArchiveRefused: it is external and not a hyperlink, or not of a known kind.
@@ -357,7 +368,7 @@ def _part_order(name: str) -> tuple[str, int]:
 
 
 def _read_text(part: bytes) -> str:
-    """Return the text of a part, with a line for each paragraph and row."""
+    """Return the text of a part, with a line for each paragraph and row, and a tab after each cell."""
     texts: list[str] = []
     depth = 0
 

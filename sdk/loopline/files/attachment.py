@@ -277,10 +277,11 @@ def _check_hidden_content(name: str, data: bytes, image: formats.Image | None) -
 def _describe_image(
     file: UserAttachment, image: formats.Image, data: bytes, caps: AttachmentCaps
 ) -> UserAttachment:
-    """Return the file with the type and the size of the image.
+    """Return the file with the bytes, the media type, and the width and height of the image.
 
     Raises:
-        AttachmentError: the size cannot be read or is too large, or the image cannot be decoded.
+        AttachmentError: the image has too many bytes or pixels, or no readable size; or, with `decode_images`, it
+            cannot be decoded.
     """
     _check_size(file.name, "an image", len(data), caps.image_bytes)
     if not (image.width and image.height):
@@ -391,7 +392,7 @@ class AttachmentScanner(Protocol):
     """
 
     async def scan(self, name: str, data: bytes) -> None:
-        """Search the bytes of a file.
+        """Search the bytes of a file for viruses; `name` is its name in the error.
 
         Raises:
             AttachmentError: a virus was found, or the scanner cannot be reached or is too slow.

@@ -20,7 +20,7 @@ class ClamdScanner:
         self._timeout = timeout_seconds
 
     async def scan(self, name: str, data: bytes) -> None:
-        """Send the file to the scanner.
+        """Send the file to the scanner, and return if the answer is that it is clean. `name` is its name in the error.
 
         Raises:
             AttachmentError: the scanner does not answer that the file is clean, is too slow, or cannot be reached.

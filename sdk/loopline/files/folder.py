@@ -138,7 +138,11 @@ class Folder:
 
     @contextmanager
     def _parent(self, names: list[str], *, make: bool) -> Generator[int]:
-        """Yield a descriptor of the folder that these names lead to; with `make`, missing folders are created."""
+        """Yield a descriptor of the folder that these names lead to; with `make`, missing folders are created.
+
+        Raises:
+            OSError: a name is missing, or is a link or not a folder.
+        """
         opened = os.dup(self._descriptor)
         try:
             for name in names:

@@ -225,7 +225,7 @@ def parse_pdf(
 def _run_worker(
     script: str, name: str, data: bytes, limits: Sequence[int], too_much: str
 ) -> dict[str, int | str]:
-    """Run a worker script with the file as its input, and return the object that it prints.
+    """Run a worker script with the file as its input and `limits` as its arguments, and return the object that it prints.
 
     Raises:
         AttachmentError: the worker reports a problem; or it exceeds its limits, runs for `WAIT_SECONDS` or crashes,

@@ -9,19 +9,28 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
+from shutil import which
 from tempfile import TemporaryDirectory
 
 from loopline.errors import ToolError
+from loopline.files.attachment import MB
 from loopline.files.folder import Folder
 from loopline.timeline.workspace_paths import WorkspacePath, parse_path
 
-_HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+\d+(?:,\d+)? @@|@@")
+_HUNK = re.compile(r"@@ -(\d{1,9})(?:,\d+)? \+\d+(?:,\d+)? @@|@@")
 SHOWN_LINES = 12
 LINE_CHARACTERS = 160
 MAX_EXPLAINED = 3
 _SAME_LINES = 200
 """The number of occurrences of the same line that are considered in the search for the nearest place."""
+_PLACED_LINES = 2_000
+"""The number of lines of a hunk that are considered in the search for the nearest place."""
+_SIMILAR_LINES = 50
+"""The number of lines of a hunk that are compared with similar lines."""
+_COMPARED_BYTES = 500 * MB
+"""The number of bytes that are compared to explain a patch: for each hunk the size of its file."""
 
 
 @dataclass(slots=True)
@@ -72,26 +81,42 @@ def explain(diff: bytes, strip: int, files: Mapping[str, bytes | None], message:
     """Return an error message for a patch that does not apply, with at most `MAX_EXPLAINED` of the differences.
 
     `files` are the bytes of the files by path, None for a file that does not exist. `message` is the error of Git;
-    it is used if no difference is found.
+    it is used if no difference is found. The comparison ends before the file with which it would exceed `_COMPARED_BYTES`.
     """
-    reasons = [reason for file in parse_patch(diff, strip) for reason in _mismatches(file, files)]
+    mismatches = _all_mismatches(parse_patch(diff, strip), files)
+    reasons = list(islice(mismatches, MAX_EXPLAINED))
     if not reasons:
         return f"the patch does not apply: {message}; nothing was changed"
-    remainder = f"\n({len(reasons) - MAX_EXPLAINED} more)" if len(reasons) > MAX_EXPLAINED else ""
-    shown = "\n\n".join(reasons[:MAX_EXPLAINED])
+    remainder = "\n(there are more)" if next(mismatches, None) is not None else ""
+    shown = "\n\n".join(reasons)
     return f"the patch does not apply, and nothing was changed.\n{shown}{remainder}"
 
 
-def _mismatches(file: FilePatch, files: Mapping[str, bytes | None]) -> Iterator[str]:
-    """Yield a text for each hunk that does not occur in its file, or for a file that is missing or exists already.
+def _all_mismatches(
+    patched: Sequence[FilePatch], files: Mapping[str, bytes | None]
+) -> Iterator[str]:
+    """Yield the mismatches of each file until `_COMPARED_BYTES` are compared.
 
-    A file with a name that is not a path of the workspace is skipped.
+    For a file that is missing, or that exists already and would be created, yield one error. A file with a name that is
+    not a path of the workspace is skipped.
     """
-    try:
-        path = str(parse_path(file.name))
-    except ToolError:
-        return
-    data = files.get(path)
+    compared = 0
+    for file in patched:
+        try:
+            path = str(parse_path(file.name))
+        except ToolError:
+            continue
+        data = files.get(path)
+        compared += len(data or b"") * (1 + len(file.hunks))
+        if compared > _COMPARED_BYTES:
+            return
+        yield from _mismatches(file, path, data, files)
+
+
+def _mismatches(
+    file: FilePatch, path: str, data: bytes | None, files: Mapping[str, bytes | None]
+) -> Iterator[str]:
+    """Yield a text for each hunk that does not occur in the file, or for a file that is missing or exists already."""
     changes_lines = any(hunk.expected for hunk in file.hunks)
     if data is None:
         if changes_lines:
@@ -103,27 +128,19 @@ def _mismatches(file: FilePatch, files: Mapping[str, bytes | None]) -> Iterator[
     if not changes_lines:
         yield f"{path} exists already, and the patch would create it: write a diff of its lines"
         return
-    lines = data.decode("utf-8", "replace").split("\n")
+    text = data.decode("utf-8", "replace")
+    lines = text.split("\n")
+    enclosed = f"\n{text}\n"
     for number, hunk in enumerate(file.hunks, 1):
-        if not _occurs(hunk.expected, lines):
+        # The search for a text is fast for any text, which a comparison of lists at each line is not.
+        if hunk.expected and "\n".join(["", *hunk.expected, ""]) not in enclosed:
             yield "\n".join(_describe_mismatch(path, number, len(file.hunks), hunk, lines))
-
-
-def _occurs(expected: list[str], lines: list[str]) -> bool:
-    """Return whether the expected lines occur in the file one after the other; True without expected lines."""
-    if not expected:
-        return True
-    size = len(expected)
-    return any(
-        lines[start] == expected[0] and lines[start : start + size] == expected
-        for start in range(len(lines) - size + 1)
-    )
 
 
 def _describe_mismatch(
     path: str, number: int, count: int, hunk: Hunk, lines: Sequence[str]
 ) -> Iterator[str]:
-    """Yield the lines of an error for a hunk that does not fit.
+    """Yield the lines of an error for a hunk that does not fit, the hunk `number` of `count` for the file `path`.
 
     They are its position in the patch, its first line that differs, and up to 12 lines of the file from the nearest
     place on. If no line of the hunk is similar to the file, the error says that instead.
@@ -156,7 +173,7 @@ def _nearest(hunk: Hunk, lines: Sequence[str]) -> int | None:
     Whitespace at both ends of a line is ignored. Each line of the hunk votes for the starts at which it would match. If two
     starts have equal votes, the start nearest to the line number in the header wins. If no line matches, the first line of
     the hunk that resembles a line within 100 lines of that number decides. The index is negative if the hunk would begin
-    before the first line.
+    before the first line. Only the first `_PLACED_LINES` lines of the hunk vote.
     """
     places = defaultdict[str, list[int]](list)
     expected_lines = {line.strip() for line in hunk.expected if line.strip()}
@@ -165,7 +182,7 @@ def _nearest(hunk: Hunk, lines: Sequence[str]) -> int | None:
         if stripped in expected_lines and len(places[stripped]) < _SAME_LINES:
             places[stripped].append(index)
     votes = Counter[int]()
-    for offset, line in enumerate(hunk.expected):
+    for offset, line in enumerate(hunk.expected[:_PLACED_LINES]):
         votes.update(place - offset for place in places.get(line.strip(), ()))
     if not votes:
         return _similar(hunk, lines)
@@ -175,11 +192,14 @@ def _nearest(hunk: Hunk, lines: Sequence[str]) -> int | None:
 
 
 def _similar(hunk: Hunk, lines: Sequence[str]) -> int | None:
-    """Return the start for a line that resembles one of the hunk, within 100 lines of the line number in the header."""
+    """Return the start of the hunk by its first line that resembles a line of the file; None if no line does.
+
+    Only lines of the file within 100 lines of the line number in the header are compared.
+    """
     around = range(max(hunk.start - 100, 0), min(hunk.start + 100, len(lines)))
-    texts = {lines[index]: index for index in around if lines[index].strip()}
-    for offset, line in enumerate(hunk.expected):
-        near = get_close_matches(line, texts, n=1, cutoff=0.6) if line.strip() else []
+    texts = {_shorten(lines[index]): index for index in around if lines[index].strip()}
+    for offset, line in enumerate(hunk.expected[:_SIMILAR_LINES]):
+        near = get_close_matches(_shorten(line), texts, n=1, cutoff=0.6) if line.strip() else []
         if near:
             return texts[near[0]] - offset
     return None
@@ -191,11 +211,14 @@ def _shorten(line: str) -> str:
 
 PATCH_BYTES = 4_000_000
 WAIT_SECONDS = 60.0
+GIT_BYTES = 512 * MB
+"""The memory of Git, which holds all files that a patch makes; a small patch may copy or unpack much larger ones."""
 _HEADER = re.compile(rb"^(?:---|\+\+\+) (.+?)(?:\t.*)?\r?$", re.M)
 _MOVED = re.compile(rb"^(?:rename|copy) (?:from|to) (.+?)\r?$", re.M)
+_COPIED = re.compile(rb"^copy from (.+?)\r?$", re.M)
 _GIT_HEADER = re.compile(rb"^diff --git (.+)$", re.M)
 _BARE_HUNK = re.compile(rb"\A\s*@@ ")
-_LINE = re.compile(r"line (\d+)")
+_LINE = re.compile(r"line (\d{1,9})\b")
 _NO_FILE = b"/dev/null"
 _ESCAPE = re.compile(rb'\\([abfnrtv"\\]|[0-7]{3})')
 _ESCAPES = {
@@ -230,18 +253,19 @@ def apply_patch(
     limit: int,
     path: str = "",
     is_executable: Callable[[WorkspacePath], bool] = lambda _: False,
+    tree_limit: int = 64 * MB,
 ) -> list[PatchedFile]:
     """Apply a unified diff to copies of the files, and return the files that it changes; blocks while Git runs.
 
-    `read` and `is_executable` describe the files before. `limit` is the largest size of a file in bytes. `path` is
-    the file of a diff without a header, which begins with its first hunk. The line numbers in hunk headers may be
-    wrong, because Git searches for the lines of a hunk. A file whose lines all end in CRLF keeps them if the diff has
-    only LF.
+    `read` and `is_executable` describe the files before. `limit` is the largest size of a file in bytes, and `tree_limit`
+    is that of all changed files. `path` is the file of a diff without a header, which begins with its first hunk. The line
+    numbers in hunk headers may be wrong, because Git searches for the lines of a hunk. A file whose lines all end in CRLF
+    keeps them if the diff has only LF.
 
     Raises:
         ToolError: the patch is not a unified diff, has more than `PATCH_BYTES` bytes, names a path outside of the
-            workspace, makes a file too large, or does not apply; then the message names the hunk and the lines that
-            differ. Or Git is not installed or takes more than `WAIT_SECONDS`.
+            workspace, makes the files too large, or does not apply; then the message names the hunk and the lines that
+            differ. Or Git is not installed, or takes more than `WAIT_SECONDS` or `GIT_BYTES`.
     """
     diff = _complete_diff(patch, path)
     strip = _strip_level(diff, read)
@@ -250,16 +274,21 @@ def apply_patch(
         root.mkdir()
         names = _read_names(diff, strip, root)
         before = {git_name: read(file_path) for git_name, file_path in names.items()}
+        _check_size(_copied_bytes(diff, before, names), tree_limit)
         with Folder(root) as folder:
             for git_name, data in before.items():
                 if data is not None:
                     folder.write(git_name, data, executable=is_executable(names[git_name]))
             with_crlf = _apply(diff, strip, root, folder, before, names)
             patched: list[PatchedFile] = []
+            changed_bytes = 0
             for git_name, data in before.items():
                 after = folder.read(git_name, limit)
                 if after is not None and git_name in with_crlf:
                     after = after.replace(b"\n", b"\r\n")
+                if after is not None and after != data:
+                    changed_bytes += len(after)
+                    _check_size(changed_bytes, tree_limit)
                 executable = after is not None and folder.is_executable(git_name)
                 patched.append(PatchedFile(names[git_name], data, after, executable))
     return [
@@ -326,7 +355,7 @@ def _workspace_path(name: bytes) -> WorkspacePath | None:
 
 
 def _read_names(diff: bytes, strip: int, root: Path) -> Mapping[str, WorkspacePath]:
-    """Return the files that the diff names, as Git reads it, each with its path in the workspace.
+    """Return the path in the workspace of each file that the diff names, by the name that Git reads.
 
     Raises:
         ToolError: Git cannot read the diff, or a name is not a path of a workspace.
@@ -356,6 +385,23 @@ def _read_names(diff: bytes, strip: int, root: Path) -> Mapping[str, WorkspacePa
         if old_path is not None and old_path not in names.values():
             names[old_name.decode()] = old_path
     return names
+
+
+def _copied_bytes(
+    diff: bytes, before: Mapping[str, bytes | None], names: Mapping[str, WorkspacePath]
+) -> int:
+    """Return the sum of the sizes of the files that the diff copies, each as often as it is copied."""
+    sizes = {names[git_name]: len(data) for git_name, data in before.items() if data is not None}
+    copied_paths = map(_workspace_path, map(_unquote, _COPIED.findall(diff)))
+    return sum(sizes.get(path, 0) for path in copied_paths if path is not None)
+
+
+def _check_size(size: int, tree_limit: int) -> None:
+    if size > tree_limit:
+        raise ToolError(
+            f"the patch makes files of {size:,} bytes or more, and the workspace may have {tree_limit:,}: "
+            "nothing was changed"
+        )
 
 
 def _apply(
@@ -422,11 +468,19 @@ def _message(stderr: bytes) -> str:
 def _git(diff: bytes, strip: int, root: Path, *options: str) -> subprocess.CompletedProcess[bytes]:
     """Run `git apply` in a folder outside of repositories, without the configuration of the user and the machine.
 
+    It has at most `GIT_BYTES` of memory, on systems that can limit it.
+
     Raises:
         ToolError: Git is not installed, or takes too long.
     """
-    command = ["git", "apply", "--whitespace=nowarn", f"-p{strip}", *options, "-"]
     environment = dict(_environment(root))
+    git = which("git", path=environment.get("PATH"))
+    if git is None:
+        raise ToolError("a patch is applied by git, which is not installed here")
+    # `ulimit` fails if the limit is lower already.
+    script = f'ulimit -v {GIT_BYTES // 1024} 2>/dev/null; exec "$0" "$@"'
+    command = ["/bin/sh", "-c", script, git, "apply", "--whitespace=nowarn", f"-p{strip}"]
+    command += [*options, "-"]
     try:
         return subprocess.run(
             command,
@@ -436,8 +490,6 @@ def _git(diff: bytes, strip: int, root: Path, *options: str) -> subprocess.Compl
             capture_output=True,
             timeout=WAIT_SECONDS,
         )
-    except FileNotFoundError as error:
-        raise ToolError("a patch is applied by git, which is not installed here") from error
     except subprocess.TimeoutExpired as error:
         raise ToolError("git took too long to apply the patch: make it smaller") from error
 

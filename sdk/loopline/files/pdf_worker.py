@@ -85,10 +85,10 @@ class PdfRefused(Exception):
 
 
 def check_structure(data: bytes, objects: int, object_streams: int) -> None:
-    """Check the numbers of objects, object streams and updates, and the size of streams.
+    """Check the given numbers of objects and object streams, and the number of updates and the size of streams in `data`.
 
     Raises:
-        PdfRefused: a number exceeds its limit.
+        PdfRefused: a number or the total size exceeds its limit.
     """
     if objects > OBJECTS:
         raise PdfRefused(f"has {objects:,} objects: a PDF may have {OBJECTS:,}")
@@ -135,7 +135,7 @@ def check_actions(root: object) -> None:
 
 
 def _check_action(item: DictionaryObject, automatic: bool) -> None:
-    """Check a dictionary; with `automatic` it is an action that runs at an event, or a page that is gone to.
+    """Check a dictionary of a PDF. With `automatic` it is used at an event, as an action or a destination.
 
     Raises:
         PdfRefused: it has active content.

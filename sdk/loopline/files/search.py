@@ -80,7 +80,8 @@ def _quote(character: str) -> str:
 def search_files(workspace: Workspace, query: FileQuery) -> SearchReport:
     """Search the workspace in the order of paths; blocks while it searches.
 
-    The search stops at the limit of hits, and after 100,000 characters of shown lines.
+    The search stops at the limit of hits, and after 100,000 characters of shown lines; then `cut` is set. A file that is
+    not UTF-8 is only counted if the query has `content`.
 
     Raises:
         LooplineError: a regular expression is invalid.
@@ -139,12 +140,14 @@ class _ContentSearch:
     def hits(self, file: FileHits, data: bytes, limit: int) -> FileHits | None:
         """Return the file with its first `limit` hits and the lines around them, shortened to `LINE_CHARACTERS`.
 
-        Return None if the file is not a text in UTF-8.
+        The result has no hits if no line matches. Return None if the file is not a text in UTF-8.
         """
         if b"\0" in data or decoded_text(data) is None:
             return None
-        if self._whole is not None and self._whole.search(data) is None:
-            return file
+        if self._whole is not None:
+            with_lf = data.replace(b"\r\n", b"\n").removesuffix(b"\r") if b"\r" in data else data
+            if self._whole.search(with_lf) is None:
+                return file
         lines = data.split(b"\n")
         if lines[-1] == b"":
             lines.pop()
@@ -161,7 +164,7 @@ class _ContentSearch:
         return replace(file, hits=tuple(numbers), shown=shown)
 
     def _add_context(self, hits: Sequence[int], count: int) -> Iterator[int]:
-        """Yield the numbers of the hits and of the lines around them, each once."""
+        """Yield the line numbers of the sorted hits and the lines around them, each once, up to `count`."""
         last = 0
         for hit in hits:
             first = max(hit - self._context, last + 1)

@@ -217,7 +217,7 @@ class Workspace:
     ) -> None:
         """Check the size and stage a change with the sha256 of the recorded version; it replaces an earlier change.
 
-        If `executable` is None, the flag of the earlier change is used.
+        If `data` is None, the file is removed. If `executable` is None, the flag of the earlier change is used.
 
         Raises:
             ToolError: the file is too large or its path has too many names.

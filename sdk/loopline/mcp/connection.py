@@ -112,7 +112,7 @@ class ServerQuestions:
             call.waiting.discard(task)
 
     async def _answer(self, call: _AskingCall, params: types.ElicitRequestParams) -> Json:
-        """Ask the user of the call and return the answer. Secrets are removed, and long texts are cut."""
+        """Ask the user of the call and return the answer. The question is without secrets, and cut if it is long."""
         message = one_line(self._remove_secrets(params.message), QUESTION_CHARACTERS)
         match params:
             case types.ElicitRequestFormParams(requested_schema=schema):
@@ -135,9 +135,10 @@ def _check_form(schema: JsonObject) -> None:
 
 
 def _result(answer: Json, params: types.ElicitRequestParams) -> types.ElicitResult:
-    """Return the result for the server: declined for None or False, cancelled if the answer does not fit the schema.
+    """Return the result for the server: declined for None or False, otherwise accepted with the answer to a form.
 
-    Missing fields get their defaults first.
+    Missing fields of the answer get their defaults first. If it does not fit the schema of the form, the result is
+    cancelled.
     """
     if answer is None or answer is False:
         return _DECLINED
@@ -153,7 +154,7 @@ def _result(answer: Json, params: types.ElicitRequestParams) -> types.ElicitResu
 
 
 def _fill_in_defaults(answer: Json, schema: Mapping[str, Json]) -> Json:
-    """Return the answer with the defaults of missing fields."""
+    """Return the answer with the defaults of missing fields; unchanged if it is not an object."""
     match answer, schema:
         case dict(), {"properties": dict(properties)}:
             defaults = {
@@ -306,7 +307,7 @@ class McpConnection:
         )
 
     async def close(self) -> None:
-        """Stop the server; running calls fail."""
+        """Stop the server and wait until it has stopped; running calls and later calls fail."""
         self._closed = True
         if self._starting is not None and not self._starting.done():
             self._starting.cancel()
@@ -404,7 +405,10 @@ class McpConnection:
     async def _link(
         self, settings: McpConnectionSettings, stack: AsyncExitStack
     ) -> ServerProcess | HttpEndpoint:
-        """Return the process or the HTTP endpoint of the server, with a sign-in if the settings require it."""
+        """Return the process or the HTTP endpoint of the server.
+
+        If the settings require a sign-in, it is opened for the endpoint, and `stack` closes it.
+        """
         if not settings.url:
             return ServerProcess(settings)
         if self._authorize is None or not settings.signs_in:
@@ -434,7 +438,7 @@ class McpConnection:
     async def _serve(
         self, client: Client, link: ServerProcess | HttpEndpoint, stop: asyncio.Event
     ) -> None:
-        """Wait for `stop` or the end of the connection, and list changed tools again."""
+        """Return at `stop` or the end of the connection; until then, list the tools again when they have changed."""
         works = (stop.wait(), link.ended.wait(), self._relist(client), self._listen(client))
         tasks = [asyncio.create_task(work) for work in works]
         stopped, ended, *_ = tasks
@@ -444,7 +448,10 @@ class McpConnection:
             await cancel_all(*tasks)
 
     async def _relist(self, client: Client) -> None:
-        """List the tools when they have changed. A failed list is requested again after 2, 4, … and at most 60 seconds."""
+        """List the tools each time they have changed, until cancelled.
+
+        A failed list is logged, and requested again after 2, 4, … and at most 60 seconds.
+        """
         pause = RELIST_SECONDS
         while True:
             await self._tools_changed.wait()
@@ -564,7 +571,10 @@ def _refuse(opened: asyncio.Future[_Session], error: ToolError) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the message of an error, or of the first error in a group."""
+    """Return the message of an error, or of the first error in a group.
+
+    It begins with the name of the type, except for a LooplineError.
+    """
     match error:
         case BaseExceptionGroup(exceptions=(BaseException() as first, *_)):
             return _reason(first)

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from secrets import token_hex
+from secrets import compare_digest, token_hex
 from typing import NoReturn
 from urllib.parse import parse_qs, urlsplit
 
@@ -25,6 +25,7 @@ from pydantic import AnyUrl, BaseModel, ValidationError
 from loopline.bundle import McpConnectionSettings
 from loopline.clock import Clock
 from loopline.errors import ToolError
+from loopline.models import one_line
 
 LOOPBACK = "127.0.0.1"
 REQUEST_BYTES = 16_384
@@ -182,6 +183,7 @@ async def _sign_in_by_browser(
     port: int = listener.sockets[0].getsockname()[1]
 
     async def open_address(address: str) -> None:
+        redirect.expect(address)
         show(address)
 
     try:
@@ -235,6 +237,11 @@ class _Redirect:
         self._code: asyncio.Future[AuthorizationCodeResult] = (
             asyncio.get_running_loop().create_future()
         )
+        self._state = ""
+
+    def expect(self, address: str) -> None:
+        """Accept only a redirect with the state in the address that the user opens."""
+        self._state = parse_qs(urlsplit(address).query)["state"][-1]
 
     async def wait(self) -> AuthorizationCodeResult:
         """Wait for the sign-in of the user, and return its code.
@@ -267,18 +274,23 @@ class _Redirect:
     def _page(self, request: str) -> tuple[str, str]:
         """Return the status and the page for a request; the redirect has a code or an error as parameters.
 
-        The first code or error is the result of `wait`. Other requests, and a second redirect before `wait` returns, get 404.
+        The first code or error with the expected state is the result of `wait`. Other requests, which any page in the browser
+        can send, and a second redirect before `wait` returns, get 404.
         """
         address = urlsplit(request.partition(" ")[2].partition(" ")[0])
         values = {name: texts[0] for name, texts in parse_qs(address.query).items()}
-        if address.path != "/callback" or self._code.done():
+        is_expected = bool(self._state) and compare_digest(
+            values.get("state", "").encode(), self._state.encode()
+        )
+        if address.path != "/callback" or self._code.done() or not is_expected:
             return "404 Not Found", "There is nothing here.\n"
         match values:
             case {"code": _}:
                 self._code.set_result(AuthorizationCodeResult.model_validate(values))
                 return "200 OK", _PAGE
             case {"error": error}:
-                self._code.set_exception(ToolError(f"the sign-in was refused: {error[:200]}"))
+                refusal = f"the sign-in was refused: {one_line(error, 200)}"
+                self._code.set_exception(ToolError(refusal))
                 return "200 OK", _REFUSED
             case _:
                 return "404 Not Found", "There is nothing here.\n"

@@ -37,7 +37,7 @@ def call_result(result: types.CallToolResult) -> McpResult:
 
 
 def join_parts(parts: Iterable[str | McpFile]) -> McpResult:
-    """Return the result of texts, which are joined by empty lines, and files."""
+    """Return a result with the files, and with the texts that are not empty, joined by empty lines."""
     texts = list[str]()
     files = list[McpFile]()
     for part in parts:
@@ -90,7 +90,7 @@ def resource_part(
 
 
 def _decode(what: str, mime: str, data: str, address: str) -> str | McpFile:
-    """Return the decoded bytes as a file, or a line that says that they are not valid."""
+    """Decode base64 to a file, named by the end of `address`; if it is not valid, return a line about `what`."""
     try:
         content = b64decode(data, validate=True)
     except ValueError:
@@ -117,7 +117,7 @@ class AddedTool:
 
 
 async def list_added_tools(client: Client, own_names: Collection[str]) -> dict[str, AddedTool]:
-    """Return tools that list and read the resources and prompts of a server, by name.
+    """Return tools that list and read resources, and a tool that fetches prompts, by name, if the server has any.
 
     A tool of the server with the same name, one of `own_names`, has precedence.
 
@@ -182,7 +182,7 @@ def _list_tool() -> AddedTool:
 
 
 async def _list(client: Client, arguments: JsonObject) -> McpResult:
-    """List resources and templates, at most `LISTED` lines, that contain the text `containing` in any letter case."""
+    """Return at most `LISTED` lines of resources and templates that contain the text `containing` in any case."""
     search = str({"containing": "", **arguments}["containing"]).casefold()
     resources = await list_pages(client.list_resources, lambda page: page.resources)
     lines = [
@@ -245,7 +245,12 @@ def _prompt_tool(prompts: Sequence[types.Prompt]) -> AddedTool:
 async def _prompt_result(
     client: Client, arguments: JsonObject, required: Mapping[str, Sequence[str]]
 ) -> McpResult:
-    """Fetch a prompt and return its messages; raise a ToolError if an argument is malformed or missing."""
+    """Fetch a prompt and return its messages. `required` are the names of required arguments by prompt.
+
+    Raises:
+        ToolError: an argument is malformed or missing.
+        MCPError: the server refuses the request.
+    """
     match {"arguments": {}, **arguments}:
         case {"name": str(name), "arguments": dict(given)}:
             texts = {key: str(value) for key, value in given.items()}

@@ -68,7 +68,7 @@ class KeyCheck:
 
 
 def check_addresses(host: str, names: Sequence[str]) -> TransportSecuritySettings:
-    """Return settings that allow this machine, the listening address and `names` in the headers Host and Origin.
+    """Return settings that allow this machine, `host` and `names`, with any port, in the headers Host and Origin.
 
     This prevents DNS rebinding: a page of another site sends the name of its own site in both headers.
     """
@@ -167,7 +167,7 @@ class BundleServer:
         """Run a call in a turn, or continue it with the answers of the client; a LooplineError is an error result.
 
         A client of the newer protocol gets the questions of the turn as the result; an older one is asked during the call. If
-        a client can't ask its user or declines, it gets the result of the paused turn.
+        a client can't ask its user, declines, or answers with an error, it gets the result of the paused turn.
         """
         progress = _ProgressReport(context)
         caller = ServedCaller(on_progress=progress.show, can_ask=_can_answer(context))
@@ -370,13 +370,19 @@ def _input_required(result: ServedResult) -> types.InputRequiredResult:
 async def _elicit(
     context: Context, questions: tuple[ServedQuestion, ...]
 ) -> dict[str, Json] | None:
-    """Ask a client of the older protocol, and return its answers, or None if it declines a question of a paused turn."""
+    """Ask a client of the older protocol, and return its answers, or None if it declines a question of a paused turn.
+
+    If the client answers with an error, the question is cancelled, because the result of the turn must not be lost.
+    """
     answers: dict[str, Json] = {}
     for question in questions:
         form = _form(question)
-        result = await context.session.elicit_form(
-            form.message, form.requested_schema, context.request_id
-        )
+        try:
+            result = await context.session.elicit_form(
+                form.message, form.requested_schema, context.request_id
+            )
+        except MCPError:
+            result = types.ElicitResult(action="cancel")
         if result.action != "accept" and not question.is_open:
             return None
         answers[question.call_id] = _answer(result, is_open=question.is_open)
@@ -384,9 +390,10 @@ async def _elicit(
 
 
 def _answer(response: types.InputResponse, *, is_open: bool) -> Json:
-    """Return the answer in a response; without an answer, None for a running call and a text for a paused turn.
+    """Return the answer in a response to a question of a running call (`is_open`) or of a paused turn.
 
-    If a running call gets an accepted answer without fields, the answer is True.
+    Without an answer, return None for a running call, and a text that says so for a paused turn. An accepted answer to a
+    running call is its fields, or True without fields.
 
     Raises:
         LooplineError: the response is not the result of an elicitation.

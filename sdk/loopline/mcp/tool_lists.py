@@ -63,7 +63,7 @@ class ToolLists:
             yield _UsableTools(received, self), to_send
 
     async def change(self, message: SessionMessage | Exception) -> SessionMessage | Exception:
-        """Return a message without unusable tools and output schemas; other messages are not changed."""
+        """Return a list of tools without unusable tools and output schemas; other messages are not changed."""
         match message:
             case SessionMessage(message=JSONRPCResponse(result={"tools": list()}) as response):
                 result = await asyncio.to_thread(self._read_tools, response.result)
@@ -75,7 +75,8 @@ class ToolLists:
     def _read_tools(self, result: JsonObject) -> JsonObject:
         """Return a list of tools without unusable tools and output schemas. Large schemas take long.
 
-        The tools are added to `usable`, or with the reason to `unusable`, each up to `MAX_TOOLS`.
+        The tools are added to `usable`, or with the reason to `unusable`, each up to `MAX_TOOLS`. If a name is listed twice,
+        the first tool is kept.
         """
         seen = list[Json]()
         remaining = PAGE_BYTES
@@ -109,7 +110,7 @@ class ToolLists:
 
 
 def _check_tool(tool: Tool, remaining: int) -> int:
-    """Check a tool, and return the size of its schemas in bytes.
+    """Check a tool, and return the size of its schemas, which may have `remaining` bytes.
 
     Raises:
         _UnusableTool: its name, arguments or schemas cannot be used, it runs only as a task, or its schemas are larger

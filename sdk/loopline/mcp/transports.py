@@ -228,10 +228,10 @@ class HttpEndpoint:
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[TransportStreams, None]:
-        """Connect, and end the session on the server at the end of the context."""
+        """Provide streams of messages over HTTP, and end the session on the server at the end of the context."""
         async with (
             httpx2.AsyncClient(
-                headers=dict(self._settings.headers),
+                headers={"Accept-Encoding": "identity", **self._settings.headers},
                 timeout=httpx2.Timeout(IDLE_SECONDS, connect=CONNECT_SECONDS),
                 auth=self._auth,
                 event_hooks={"response": [self._watch]},
@@ -243,13 +243,20 @@ class HttpEndpoint:
             yield streams
 
     async def _watch(self, response: httpx2.Response) -> None:
-        """Limit the size of a reply in one document, and detect a lost session; the SDK limits the size of events."""
+        """Limit the size of a reply in one document, and detect a lost session; the SDK limits the size of events.
+
+        Raises:
+            httpx2.DecodingError: the reply is compressed, so that its size is not known before it is decompressed.
+        """
         if response.status_code == NOT_FOUND and _SESSION in response.request.headers:
             self.ending = "it has forgotten the session"
             self.ended.set()
+        encoding = response.headers.get("content-encoding", "identity")
+        if encoding.strip().lower() != "identity":
+            raise httpx2.DecodingError("the reply is compressed, which was not requested")
         stream = response.stream
-        is_event_stream = "event-stream" in response.headers.get("content-type", "")
-        if not is_event_stream and isinstance(stream, httpx2.AsyncByteStream):
+        media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if media_type != "text/event-stream" and isinstance(stream, httpx2.AsyncByteStream):
             response.stream = _BoundedStream(stream)
 
 

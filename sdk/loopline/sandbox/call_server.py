@@ -250,7 +250,13 @@ class CallServer:
             writer.close()
 
     async def _read_line(self, reader: asyncio.StreamReader, first: bytes = b"") -> bytes:
-        """Read the rest of a line whose byte `first` was read already, within ten seconds and the limit of a message."""
+        """Return `first`, a byte that was read already, with the rest of its line.
+
+        Raises:
+            MessageError: the line exceeds the limit of a message.
+            TimeoutError: the line is not complete after ten seconds.
+            IncompleteReadError: the connection was closed.
+        """
         try:
             async with asyncio.timeout(MESSAGE_SECONDS):
                 return first + await reader.readuntil(b"\n")
@@ -259,7 +265,7 @@ class CallServer:
             raise MessageError(f"the message has more than {limit:,} bytes") from error
 
     def _check_peer(self, writer: asyncio.StreamWriter) -> int:
-        """Return the id of the process that has connected, after checking its user."""
+        """Return the id of the process that has connected; raise MessageError if it runs as another user."""
         peer: socket.socket = writer.get_extra_info("socket")
         stored = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         process, user, _ = struct.unpack("3i", stored)
@@ -324,7 +330,11 @@ class CallServer:
             self._slots.release()
 
     async def _call_tool(self, call: CallMessage) -> ServedCall:
-        """Run a tool; if the tool is not allowed or takes too long, return an error."""
+        """Run a tool; if the tool is not allowed or takes too long, return an error.
+
+        Raises:
+            StopProgram: the program must be stopped.
+        """
         if call.tool not in self._execution.tools:
             allowed = ", ".join(self._execution.tools) or "none"
             return ServedCall(False, None, f"no tool {call.tool!r} here: {allowed}", "not_allowed")

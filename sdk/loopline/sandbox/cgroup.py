@@ -140,7 +140,7 @@ def _is_writable(folder: Path) -> bool:
 
 
 def make_group(name: str, *, memory_bytes: int, processes: int) -> ControlGroup | None:
-    """Make a group with these limits and, if possible, no swap; return None if this process may not make it."""
+    """Make a group with these limits and, if possible, no swap; return None if it or a limit cannot be made."""
     group = ControlGroup(tuple(parent / name for parent in parents().values()))
     if not group.folders:
         return None
@@ -160,7 +160,11 @@ def make_group(name: str, *, memory_bytes: int, processes: int) -> ControlGroup 
 
 
 def _write_limit(group: ControlGroup, names: Sequence[str], value: int) -> None:
-    """Write a limit to the first file that exists; the names are those of versions 2 and 1."""
+    """Write a limit to the first of the files `names` that exists in a folder of the group.
+
+    Raises:
+        OSError: none of the files exists, or the limit cannot be written.
+    """
     paths = [folder / name for name in names for folder in group.folders]
     path = next((path for path in paths if path.exists()), None)
     if path is None:

@@ -130,7 +130,7 @@ class WarmContainer:
                 self._lose(f"the supervisor's container has ended: {error}")
 
     def _receive(self) -> None:
-        """Read a message of the supervisor: its features, or the end of a program. Its disconnection ends all."""
+        """Read a message of the supervisor: its features, or the end of a program. If it disconnects, all end."""
         try:
             data = self._control.recv(_PIECE)
         except BlockingIOError:
@@ -410,7 +410,10 @@ class DockerSandbox:
         ]
 
     async def run(self, execution: Execution, session: Session) -> ProgramEnd:
-        """Run the program. If it cannot be isolated, it does not run and the failure says why."""
+        """Run the program. If it cannot be isolated, it does not run and the failure says why.
+
+        If the container ends before the program starts, the failure is `supervisor_lost`.
+        """
         try:
             warm = await self._open(execution.bundle_root)
             seccomp = filter_program()

@@ -343,7 +343,7 @@ class LoggedSandbox:
 
 
 def _log_entries(end: ProgramEnd, calls: Sequence[str]) -> Mapping[str, str]:
-    """Return the text for each log file; empty for a file that gets no entry."""
+    """Return the text for each log file by its name; empty for no entry. `calls` has a line for each tool call."""
     failure = end.failure
     problem = "" if failure is None else f"{failure.where}: {failure.code}: {failure.message}"
     summary = f"{end.isolation}: ended with {end.exit_code} after {end.seconds:.3f} s"

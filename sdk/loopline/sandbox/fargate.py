@@ -167,7 +167,10 @@ class TaskExchange:
         self.is_over: bool = False
 
     async def addresses(self) -> JsonObject:
-        """Sign the next `signed_ahead` addresses to which the task writes, `up`, and as many to read from, `down`."""
+        """Return the next signed addresses: those to which the task writes, as `up`, and those from which it reads, as `down`.
+
+        Each call returns `signed_ahead` of both, after the addresses of the previous call.
+        """
         numbers = range(self._signed, self._signed + self._ahead)
         self._signed += self._ahead
         ups = [f"up/{number}" for number in numbers]
@@ -538,7 +541,7 @@ class FargateTask:
             await cancel_all(*steps)
 
     async def _relay_answers(self, reader: asyncio.StreamReader) -> None:
-        """Send the bytes of the call server to the task."""
+        """Send the bytes of the call server to the task until the connection ends. An AwsError ends the execution."""
         try:
             while data := await reader.read(1 << 18):
                 await self._exchange.write(frames.CALLS, data)

@@ -82,7 +82,7 @@ MOST_LINKS = 40
 
 
 def python_mounts(interpreter: Path) -> list[str]:
-    """Return the options that mount an interpreter read-only, with the environment that it is in and the Python behind it.
+    """Return the bubblewrap options that mount an interpreter read-only, with its environment and the Python of that.
 
     A folder is mounted only if it is that of a Python, so that `~/bin/python` does not mount the home folder. Folders in
     /usr are there already.
@@ -124,7 +124,10 @@ def locate_python(python: str) -> str:
 
 
 def _base_of(environment: Path) -> Path | None:
-    """Return the folder of the Python that a virtual environment was made with, None if the folder is not such an environment."""
+    """Return the folder of the Python that a virtual environment was made with.
+
+    Return the environment itself if its `pyvenv.cfg` does not name that Python, and None without a `pyvenv.cfg`.
+    """
     try:
         lines = (environment / "pyvenv.cfg").read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
@@ -252,7 +255,10 @@ class BubblewrapSandbox:
         script: Path | None = None,
         keeper: int | None = None,
     ) -> list[str]:
-        """Return the bubblewrap command up to the program; without a `folder` for a trial of the isolation."""
+        """Return the bubblewrap command up to the program; without a `folder` for a trial of the isolation.
+
+        `script` is the compiled executor. `keeper` is a descriptor that bubblewrap keeps open until it ends.
+        """
         options = [shutil.which("bwrap") or "bwrap", "--die-with-parent", "--new-session"]
         options += ["--unshare-net", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
         options += ["--unshare-cgroup-try", "--hostname", "sandbox"]
@@ -307,9 +313,10 @@ class BubblewrapSandbox:
             return self._preparation
 
     async def _compile_executor(self, shared: SharedFolder) -> _Preparation:
-        """Compile the executor with the sandbox's Python, and write it into `shared`, which is removed if that fails.
+        """Compile the executor with the sandbox's Python, and write it into `shared`.
 
-        Return it with the folders from which that Python imports.
+        Return it with the folders from which that Python imports. If the compilation fails, remove `shared` and raise
+        LooplineError.
         """
         compiler = await asyncio.create_subprocess_exec(
             *(self._python, "-I", "-c", _COMPILE, str(EXECUTOR)), stdout=asyncio.subprocess.PIPE
@@ -337,7 +344,7 @@ class BubblewrapSandbox:
 async def _begin(
     argv: Sequence[str], variables: Mapping[str, str], entry: GroupEntry, descriptors: Sequence[int]
 ) -> StartedProgram:
-    """Start a program in bubblewrap, and move it into its control group."""
+    """Start a program in bubblewrap, and move it into its control group; if that fails, stop the program."""
     program = await begin_child(argv, variables, entry.group, [*descriptors, entry.descriptor])
     try:
         await entry.enter()

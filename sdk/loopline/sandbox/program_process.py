@@ -100,7 +100,10 @@ class ChildProgram:
         return await self.process.wait()
 
     async def stop(self) -> ProgramCost:
-        """Kill the process, its session and its control group, and remove the group."""
+        """Kill the process, its session and its control group, and remove the group.
+
+        Return the counts of the group; 0 without a group.
+        """
         await _kill(self.process)
         if self.group is None:
             return ProgramCost()
@@ -281,7 +284,7 @@ class ProgramProcess:
                 task.cancel()
 
     async def _watch_time(self) -> Failure:
-        """Return when the executor is not ready in time, or the program has reached its time limit."""
+        """Return the failure when the executor is not ready in time, or the program has reached its time limit."""
         start_seconds = self._launch.start_seconds
         try:
             async with asyncio.timeout(start_seconds):
@@ -312,7 +315,7 @@ class ProgramProcess:
         return await never
 
     async def _watch_disk(self) -> Failure:
-        """Return when the files of the program exceed a disk limit."""
+        """Wait until the files of the program exceed a disk limit, and return the failure."""
         while True:
             await asyncio.sleep(DISK_SECONDS)
             failure = await self._disk_failure()
@@ -325,7 +328,7 @@ class ProgramProcess:
         return Failure("limits", "disk_limit", problem) if problem else None
 
     async def _watch_output(self) -> Failure:
-        """Return when stdout or stderr exceeds its limit."""
+        """Wait until stdout or stderr exceeds its limit, and return the failure."""
         await self._is_over.wait()
         limit = self._execution.limits.output_bytes
         size = max(self._out.total, self._err.total)
@@ -333,7 +336,7 @@ class ProgramProcess:
         return Failure("limits", "output_limit", text)
 
     async def _watch_server(self) -> Failure:
-        """Return when the call server or the session has a reason to stop the program."""
+        """Wait until the call server or the session has a reason to stop the program, and return it as a failure."""
         reason = await asyncio.shield(self._server.stopped)
         return Failure("supervisor", reason.code, str(reason))
 

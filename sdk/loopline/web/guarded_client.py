@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
@@ -73,7 +74,7 @@ async def resolve(host: str, port: int) -> Sequence[str]:
 
 
 class GuardedTransport(httpx2.AsyncBaseTransport):
-    """Sends each request, also after a redirect, to a checked address.
+    """Sends each request, also after a redirect, to a checked address, over a connection of its own.
 
     `allowed` are networks that are not public and still allowed. `trusted` is the origin of a server that may have any
     address, such as a search engine in the local network.
@@ -85,7 +86,9 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         self._allowed = tuple(allowed)
         self._trusted = httpx2.URL(trusted) if trusted else None
         self._resolve = resolve
-        self._transport = httpx2.AsyncHTTPTransport(trust_env=False)
+        # A connection is not reused: the pool finds it by the address, but its certificate is that of one host.
+        limits = httpx2.Limits(max_connections=100, max_keepalive_connections=0)
+        self._transport = httpx2.AsyncHTTPTransport(trust_env=False, limits=limits)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send the request to the first address of its host.
@@ -157,8 +160,16 @@ def shown_url(url: str) -> str:
     return one_line(remove_secrets(url))
 
 
+def _no_cookies() -> CookieJar:
+    """Return a jar that stores no cookie, because the requests of a client are for different users."""
+    return CookieJar(DefaultCookiePolicy(allowed_domains=[]))
+
+
 class BoundedClient:
-    """An HTTP client with limits of bytes, seconds and redirects for each request, over a guarded transport."""
+    """An HTTP client with limits of bytes, seconds and redirects for each request, over a guarded transport.
+
+    It keeps no cookies.
+    """
 
     def __init__(
         self,
@@ -173,6 +184,7 @@ class BoundedClient:
         self._client = httpx2.AsyncClient(
             transport=transport,
             headers=_HEADERS,
+            cookies=_no_cookies(),
             timeout=seconds,
             follow_redirects=redirects > 0,
             max_redirects=redirects,
@@ -242,11 +254,12 @@ SECONDS = 15.0
 
 
 class WebhookClient:
-    """Sends POST requests to the public web and to the `allowed` networks. It does not follow redirects."""
+    """Sends POST requests to the public web and to the `allowed` networks. It does not follow redirects and keeps no cookies."""
 
     def __init__(self, allowed: Sequence[Network] = ()) -> None:
         self._client = httpx2.AsyncClient(
             transport=GuardedTransport(allowed=allowed),
+            cookies=_no_cookies(),
             timeout=SECONDS,
             follow_redirects=False,
             trust_env=False,

@@ -53,7 +53,7 @@ class PageFetch:
         return await asyncio.to_thread(_page, response)
 
     async def _check_robots(self, url: str) -> None:
-        """Raise a ToolError if the robots.txt of the site does not allow the URL; its rules are cached."""
+        """Raise a ToolError if the robots.txt of the site forbids the URL or cannot be fetched; it is cached."""
         parts = urlsplit(url)
         site = f"{parts.scheme}://{parts.netloc}"
         rules = self._rules.get(site)
@@ -68,7 +68,7 @@ class PageFetch:
     async def _read_rules(self, site: str) -> _SiteRules:
         """Fetch the rules of a site. As RFC 9309 says, a missing file allows all pages, and a failing server none.
 
-        Rules expire after `ROBOTS_SECONDS`, those of a failing server at once.
+        Rules expire after `ROBOTS_SECONDS`, those of a failing server at once. Raise a ToolError if the request fails.
         """
         until = self._clock.elapsed() + ROBOTS_SECONDS
         response = await self._client.request("GET", f"{site}/robots.txt")

@@ -433,7 +433,10 @@ class ToolModules:
 
 
 def import_by(path: list[str]) -> None:
-    """Set `sys.path` to the working directory and these folders, and add the builtins that the module `site` would add."""
+    """Set `sys.path` to the working directory and these folders, and add the builtins that the module `site` would add.
+
+    Without folders, the present entries of `sys.path` follow the working directory.
+    """
     import _sitebuiltins
     import builtins
 

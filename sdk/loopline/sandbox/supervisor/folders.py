@@ -189,7 +189,10 @@ def _unlink(name: str, folder: int) -> bool:
 
 
 def _open_writable(name: str, folder: int | None) -> int:
-    """Open a folder, after giving its owner the rights to read and change it."""
+    """Open a folder, after giving its owner the rights to read and change it.
+
+    `folder` is the open descriptor of its parent; if it is None, `name` is a path.
+    """
     location = os.open(name, _LOCATION, dir_fd=folder)
     try:
         if stat.S_IMODE(os.fstat(location).st_mode) & 0o700 != 0o700:

@@ -398,7 +398,11 @@ class Run:
                 return code if code >= 0 else 128 - code
 
     def close(self) -> None:
-        """Remove the socket and the control group."""
+        """Stop the relay of calls, and remove the socket and the control group.
+
+        Raises:
+            OSError: the group still has a process.
+        """
         if self._relay is not None:
             self._relay.cancel()
         Path(self._socket).unlink(missing_ok=True)

@@ -154,7 +154,7 @@ def wait_for_child(process: int) -> None:
 
 
 def listen() -> socket.socket:
-    """Open the socket for the program's calls."""
+    """Return a listening socket for the program's calls; each user can connect to it."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     listener.bind(SOCKET)
     Path(SOCKET).chmod(0o666)
@@ -317,7 +317,10 @@ class TaskSupervisor:
             remaining -= len(data)
 
     async def _send(self) -> None:
-        """Write the pending frames as one object in each pause. The last address is kept for the end of the program."""
+        """Write all pending frames as one object, and repeat after a pause, until the program has ended.
+
+        The last address is kept for the end of the program.
+        """
         while True:
             await self._wake.wait()
             self._wake.clear()
