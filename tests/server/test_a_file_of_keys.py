@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from loopline.errors import LooplineError
 from loopline.server import ApiKeys, Principal, Unauthenticated, add_key, revoke_key
 from loopline.store.postgres_relay import PostgresRelay
 from tests.doors.command import Loopline
@@ -49,6 +51,17 @@ async def test_keys_that_are_added_at_the_same_time_are_all_there(tmp_path: Path
     keys = ApiKeys.read(file)
     users = [(await keys.authenticate(key)).user for key in added]
     assert users == [f"u{n}" for n in range(24)]
+
+
+def test_a_key_that_expires_at_a_time_without_a_zone_is_refused_with_its_file(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "keys.json"
+    add_key(file, Principal(user="ann"), datetime(2030, 1, 1, tzinfo=UTC))
+    ApiKeys.read(file)
+    file.write_text(file.read_text().replace("2030-01-01T00:00:00.000Z", "2030-01-01"))
+    with pytest.raises(LooplineError, match="no time zone"):
+        ApiKeys.read(file)
 
 
 def test_the_command_revokes_a_key(tmp_path: Path) -> None:

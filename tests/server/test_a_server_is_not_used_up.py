@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 
@@ -20,6 +21,7 @@ from loopline.server.request_access import Listeners
 from loopline.timeline import ConversationKey
 from tests.support.echo_model import EchoModel
 from tests.support.live_server import SHOP, in_process, streamed_messages
+from tests.support.waiting import until
 
 SCOPE: dict[str, object] = {
     "type": "http",
@@ -137,3 +139,36 @@ async def test_a_message_whose_stream_has_no_place_is_not_sent(path: str, body: 
         answer = await client.post(path, json=body, headers={"Accept": "text/event-stream"})
         assert answer.status_code == 503
         assert not await bundle_host(opened).log.conversations()
+
+
+async def test_a_slow_client_gets_comments_only_between_records() -> None:
+    settings = ServerSettings(keep_alive_seconds=0.01)
+    served = app(SHOP, store="memory:", model=EchoModel(), settings=settings)
+    host, is_gone, received = bundle_host(served), asyncio.Event(), bytearray()
+
+    async def receive() -> Message:
+        await is_gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            received.extend(message["body"])
+            await asyncio.sleep(0.03)
+
+    def is_idle_after(turns: int) -> bool:
+        is_idle = received.endswith(b"\n\n:\n\n:\n\n")
+        return is_idle and received.count(b"event: react.exit") == turns
+
+    await host.open()
+    talk = host.harnesses[0].conversation("c1")
+    await talk.say("tea")
+    scope = {**SCOPE, "asgi": {"version": "3.0", "spec_version": "2.3"}}
+    listening = asyncio.create_task(served(scope, receive, send))
+    await until(lambda: is_idle_after(1))
+    await talk.say("tea " * 50_000)
+    await until(lambda: is_idle_after(2))
+    is_gone.set()
+    await listening
+    records = [part for part in received.split(b"\n\n") if b"data: " in part]
+    assert all(json.loads(record.rpartition(b"data: ")[2]) for record in records)
+    await host.close()

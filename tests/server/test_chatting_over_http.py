@@ -389,6 +389,14 @@ def test_the_server_says_that_it_lives_and_what_it_counted(client: httpx2.Client
     assert "loopline_response_seconds_bucket" in text
 
 
+def test_all_methods_that_http_does_not_define_are_counted_as_one(client: httpx2.Client) -> None:
+    for number in range(3):
+        assert client.request(f"X{number}", "/health").status_code == 405
+    text = client.get("/metrics").text
+    assert 'method="other"' in text
+    assert 'method="X' not in text
+
+
 def test_every_route_is_described_with_its_problems(client: httpx2.Client) -> None:
     document = client.get("/openapi.json").json()
     assert len(document["paths"]) >= 24

@@ -11,13 +11,16 @@ from typing import Any
 
 import httpx2
 import pytest
+from starlette.types import Message
 
 from loopline.models import JsonObject
 from loopline.server import ApiKeys, Principal, Unauthenticated, add_key, app, revoke_key
+from loopline.server.bundle_host import bundle_host
 from loopline.server.open_tokens import OpenTokens
 from tests.doors.command import wait_for
 from tests.support.echo_model import EchoModel
 from tests.support.live_server import SHOP, serving, streamed_messages
+from tests.support.waiting import until
 
 ANN = Principal(tenant="acme", project="tea", user="ann")
 HERE = "/conversations/acme/tea/c1"
@@ -160,3 +163,43 @@ async def test_a_token_is_checked_at_once_when_another_process_revokes_a_key() -
         await asyncio.sleep(0)
     assert ended == ["it was revoked"]
     tokens.discard("t", stream)
+
+
+async def test_the_reason_why_a_stream_ends_is_not_sent_within_a_record() -> None:
+    auth = Changing()
+    served = app(SHOP, store="memory:", model=EchoModel(), auth=auth)
+    host, bodies = bundle_host(served), list[bytes]()
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            bodies.append(message["body"])
+            if message["more_body"] and not message["body"].endswith(b"\n\n"):
+                auth.answer = Unauthenticated("it was revoked")
+                host.tokens.check_now()
+                await asyncio.Event().wait()
+
+    await host.open()
+    talk = host.harnesses[0].conversation("c1", user="ann", project="tea", tenant="acme")
+    await talk.say("tea")
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": "GET",
+        "scheme": "http",
+        "path": f"{HERE}/events",
+        "query_string": b"",
+        "headers": [(b"host", b"localhost"), (b"authorization", b"Bearer t")],
+        "client": ("127.0.0.1", 50_000),
+        "server": ("127.0.0.1", 8_000),
+    }
+    listening = asyncio.create_task(served(scope, receive, send))
+    await until(lambda: any(b"react.exit" in body for body in bodies))
+    await talk.say("tea " * 50_000)
+    await asyncio.wait_for(listening, 20)
+    assert bodies[-1] == b""
+    await host.close()

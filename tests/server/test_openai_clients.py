@@ -161,6 +161,20 @@ def test_a_conversation_is_named_by_a_header_or_in_the_metadata(client: OpenAI) 
     assert second.choices[0].message.content == "You said: two"
 
 
+@pytest.mark.parametrize("name", ["tea \u2615", "two\nlines", "tea "])
+def test_a_conversation_whose_name_does_not_fit_in_a_header_is_continued_by_its_name(
+    client: OpenAI, name: str
+) -> None:
+    for number in (1, 2):
+        answer = client.chat.completions.with_raw_response.create(
+            model="shop",
+            messages=[{"role": "user", "content": "tea"}],
+            metadata={"conversation_id": name},
+        )
+        assert answer.parse().id == f"chatcmpl-{name}-turn_{number}"
+        assert "loopline-conversation" not in answer.headers
+
+
 def test_without_a_name_the_messages_before_are_told_in_a_new_conversation(client: OpenAI) -> None:
     answer = client.chat.completions.create(
         model="shop",

@@ -17,10 +17,13 @@ import pytest
 
 from loopline.models import Json
 from loopline.server import ApiKeys, Principal, ServerSettings, add_key, app
+from loopline.server.bundle_host import bundle_host
+from loopline.server.event_streams import EarlyEvents
 from loopline.server.request_access import SocketEntry
 from loopline.server.socket_io import QUEUED_PACKETS, SocketHost
 from tests.server.test_openai_clients import TalkativeModel
-from tests.support.live_server import SHOP, serving
+from tests.support.live_server import SHOP, in_process, serving
+from tests.support.waiting import until
 
 socketio: Any = import_module("socketio")
 ANN = Principal(tenant="acme", project="tea", user="ann")
@@ -272,3 +275,95 @@ def test_a_page_of_another_server_opens_no_socket_on_this_machine(transport: str
         headers["Origin"] = url
         if transport == "polling":
             assert httpx2.get(place, headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize("event", ["connect", "disconnect"])
+async def test_an_event_named_like_one_of_the_library_takes_no_slot_and_frees_none(
+    event: str, tmp_path: Path
+) -> None:
+    key = add_key(tmp_path / "keys.json", ANN)
+    auth = ApiKeys.read(tmp_path / "keys.json")
+    server = app(SHOP, store="memory:", auth=auth, model=TalkativeModel())
+    with serving(server) as url:
+        async with page((url, {"ann": key})) as opened:
+            for _ in range(3):
+                await opened.socket.emit(event, ({}, {"token": key}))
+            await opened.socket.emit("ping", {})
+            await opened.until("pong")
+            assert bundle_host(server).listeners.count == 1
+            assert (await opened.call("chat_message", prompt("tea")))["ok"] is True
+        await until(lambda: bundle_host(server).listeners.count == 0)
+
+
+class HeldAuthenticator:
+    """Takes every token for one of ann, once it may answer."""
+
+    def __init__(self) -> None:
+        self.may_answer = asyncio.Event()
+        self.asked = 0
+
+    async def authenticate(self, token: str) -> Principal:
+        del token
+        self.asked += 1
+        await self.may_answer.wait()
+        return ANN
+
+
+async def polling_place(client: httpx2.AsyncClient) -> str:
+    """Open a connection, and return the path of its packets."""
+    opening = (await client.get("/socket.io/?EIO=4&transport=polling")).text
+    return f"/socket.io/?EIO=4&transport=polling&sid={json.loads(opening[1:])['sid']}"
+
+
+async def test_a_connection_that_ends_while_it_authenticates_leaves_no_slot_taken() -> None:
+    auth = HeldAuthenticator()
+    served = app(SHOP, store="memory:", auth=auth, model=TalkativeModel())
+    async with in_process(served) as client:
+        place = await polling_place(client)
+        connecting = asyncio.create_task(client.post(place, content='40{"token":"t"}'))
+        await until(lambda: auth.asked == 1)
+        await client.post(place, content="1")
+        auth.may_answer.set()
+        await connecting
+        assert bundle_host(served).listeners.count == 0
+        assert served.state.sockets.sids == []
+
+
+async def test_a_handshake_with_a_malformed_session_id_leaves_no_slot_taken() -> None:
+    served = app(SHOP, store="memory:", model=TalkativeModel())
+    async with in_process(served) as client:
+        place = await polling_place(client)
+        await client.post(place, content='40{"user_session_id":1}')
+        assert "user_session_id must be a text" in (await client.get(place)).text
+        assert bundle_host(served).listeners.count == 0
+
+
+def living_subscriptions() -> int:
+    gc.collect()
+    return sum(type(item) is EarlyEvents for item in gc.get_objects())
+
+
+async def test_a_socket_that_ends_while_its_event_waits_is_sent_nothing_more() -> None:
+    auth = HeldAuthenticator()
+    served = app(SHOP, store="memory:", auth=auth, model=TalkativeModel())
+    async with in_process(served) as client:
+        auth.may_answer.set()
+        await bundle_host(served).open()
+        talk = (
+            bundle_host(served)
+            .harnesses[0]
+            .conversation("talk", user="ann", project="tea", tenant="acme")
+        )
+        await talk.say("tea")
+        place = await polling_place(client)
+        await client.post(place, content='40{"token":"t"}')
+        auth.may_answer.clear()
+        asked = auth.asked
+        before = living_subscriptions()
+        await client.post(place, content='42["chat_listen",{"conversation_id":"talk"}]')
+        await until(lambda: auth.asked > asked)
+        await client.post(place, content="1")
+        assert served.state.sockets.sids == []
+        auth.may_answer.set()
+        await asyncio.sleep(0.1)
+        assert living_subscriptions() == before

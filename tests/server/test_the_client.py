@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sys
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping
 from pathlib import Path
 from types import FrameType
 
@@ -23,7 +23,12 @@ from loopline.client import (
     ServerUnreachable,
     connect,
 )
-from loopline.client.connection import PrincipalDocument, ServerConnection, ServerRequest
+from loopline.client.connection import (
+    PrincipalDocument,
+    ServerConnection,
+    ServerRequest,
+    read_lines,
+)
 from loopline.client.turn_stream import EventStream
 from loopline.clock import SystemClock
 from loopline.conversations import Conversation, Receipt
@@ -356,3 +361,26 @@ async def test_an_answer_is_decoded_no_more_often_for_more_fields_that_must_be_t
             sys.setprofile(None)
         counts.append(decodings)
     assert counts == [2, 2]
+
+
+async def test_a_long_line_is_read_from_its_pieces() -> None:
+    piece, count = b"x" * 1024, 6_000
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield b"a\nb"
+        for _ in range(count):
+            yield piece
+        yield b"c\n\nd\ne"
+
+    lines = [line async for line in read_lines(httpx2.Response(200, content=chunks()))]
+    assert [len(line) for line in lines] == [1, 2 + 1024 * count, 0, 1]
+
+
+async def test_the_conversations_of_a_tenant_with_any_name_are_listed(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    key = add_key(file, Principal(tenant="a?b", project="50%25 #1"))
+    served = app(SHOP, store="memory:", model=EchoModel(), auth=ApiKeys.read(file))
+    with serving(served) as address:
+        async with connect(address, key) as opened:
+            await opened.conversation("c1").say("tea")
+            assert [row.conversation_id for row in await opened.conversations()] == ["c1"]

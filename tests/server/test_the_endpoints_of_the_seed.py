@@ -96,6 +96,10 @@ def test_a_reaction_is_recorded_replaced_and_taken_back(client: httpx2.Client) -
         "cleared": False,
     }
     assert client.post(path, json={"reaction": "great"}).status_code == 422
+    for ts in ("0001-01-01T00:00:00+14:00", "9999-12-31T23:00:00-02:00"):
+        assert client.post(path, json={"reaction": "ok", "ts": ts}).status_code == 422
+        later = {"text": "tea", "at": ts}
+        assert client.post(f"{HERE}/c2/schedule", json=later).status_code == 422
     missing = client.post(f"{HERE}/c2/turns/turn_9/feedback", json={"reaction": "ok"})
     assert missing.status_code == 404
     rate = client.get(f"{HERE}/c2/satisfaction").json()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from hashlib import sha256
+from time import sleep
 from typing import Any
 
 import jwt
@@ -35,6 +37,7 @@ class Issuer:
     )
     asked: int = 0
     is_down: bool = False
+    pause: float = 0.0
 
     def rotate(self, key_id: str) -> None:
         """Have one new key alone."""
@@ -85,6 +88,7 @@ def issuer() -> Generator[Issuer]:
                 made.asked += 1
                 self.send_error(503)
                 return
+            sleep(made.pause)
             self.answer(json.dumps(made.document(self.path)).encode())
 
     with http_server(Handler) as made.url:
@@ -227,3 +231,28 @@ async def test_while_the_issuer_is_gone_nobody_is_let_in() -> None:
 def test_an_issuer_that_others_could_impersonate_is_refused(url: str) -> None:
     with pytest.raises(LooplineError, match="https://"):
         TokenUsers(url, AUDIENCE)
+
+
+async def interrupted(users: TokenUsers, token: str) -> None:
+    """Authenticate a token, and give up before the issuer has answered."""
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await users.authenticate(token)
+
+
+async def test_a_caller_that_does_not_wait_leaves_the_fetch_of_the_keys_to_all_others(
+    issuer: Issuer,
+) -> None:
+    users = TokenUsers(issuer.url, AUDIENCE)
+    issuer.pause = 0.2
+    await interrupted(users, issuer.token())
+    assert (await users.authenticate(issuer.token())).user == "ann"
+    assert issuer.asked == 1
+
+
+def test_a_fetch_of_the_keys_that_was_cancelled_is_tried_again_at_once(issuer: Issuer) -> None:
+    users = TokenUsers(issuer.url, AUDIENCE)
+    issuer.pause = 0.2
+    asyncio.run(interrupted(users, issuer.token()))  # the end of the event loop cancels the fetch
+    issuer.pause = 0.0
+    assert asyncio.run(users.authenticate(issuer.token())).user == "ann"

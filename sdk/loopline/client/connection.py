@@ -154,13 +154,20 @@ async def read_lines(response: httpx2.Response) -> AsyncGenerator[str, None]:
     Raises:
         ConnectionError: the connection was lost or silent for `IDLE_SECONDS`, or a line is longer than `LINE_BYTES`.
     """
-    partial = b""
+    partial = list[bytes]()  # the pieces of a line are joined once, when it ends
+    size = 0
     with _connection_errors():
         async for chunk in response.aiter_bytes():
-            *lines, partial = (partial + chunk).split(b"\n")
+            first, *lines = chunk.split(b"\n")
+            partial.append(first)
+            size += len(first)
+            if lines:
+                lines.insert(0, b"".join(partial))
+                partial = [lines.pop()]
+                size = len(partial[0])
             for line in lines:
                 yield line.decode(errors="replace")
-            if len(partial) > LINE_BYTES:
+            if size > LINE_BYTES:
                 raise ConnectionError(f"a line of the stream has more than {LINE_BYTES:,} bytes")
 
 
@@ -201,6 +208,8 @@ class ServerConnection:
 
     async def send(self, request: ServerRequest) -> bytes:
         """Send a request until it is answered, and return the body of the answer.
+
+        It is sent again if the connection was lost, or if the status is 429, 503 or 504.
 
         Raises:
             LooplineError: the server refuses, as in `problem_of`.

@@ -247,7 +247,10 @@ class RemoteConversation:
         return [_scheduled(message) for message in messages]
 
     async def unschedule(self, message_id: str = "") -> bool:
-        """Remove a scheduled message by its id, or all without one; return whether there was one."""
+        """Remove the scheduled message of an id, or all scheduled messages without an id.
+
+        Return False if there was none.
+        """
         ids = [message_id] if message_id else [message.id for message in await self.scheduled()]
         removed = False
         for id in ids:
@@ -415,7 +418,10 @@ class RemoteConversation:
         )
 
     async def _approvals(self, call_ids: Collection[str], *query: tuple[str, str]) -> JsonObject:
-        """Request signed approvals of calls, and return them by call id."""
+        """Request signed approvals, and return those of `call_ids` by call id; calls that need none are left out.
+
+        `query` has further parameters of the request.
+        """
         if not call_ids:
             return {}
         rows = await self._connection.read_field(
@@ -658,7 +664,7 @@ class RemoteServer(AsyncContext):
         own = self._open
         request = ServerRequest(
             method="GET",
-            path=f"/conversations/{own.tenant}/{own.project}",
+            path=f"/conversations/{quote(own.tenant, safe='')}/{quote(own.project, safe='')}",
             query=[("last_n", f"{limit}")],
         )
         return await self._connection.read_field(request, "items", tuple[ListedDocument, ...])

@@ -217,7 +217,8 @@ class EventStream:
     async def _check_receipt(self, error: ConnectionError) -> None:
         """Check after a lost connection if answers to calls were stored, and then do not send them again.
 
-        The server cannot recognize repeated answers by a key.
+        Answers count as stored if the conversation has a new block, because the server cannot recognize repeated answers by a
+        key.
         """
         if self.receipt is None or self._is_sent or isinstance(error, ConnectionRefusedError):
             return

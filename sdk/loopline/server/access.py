@@ -54,12 +54,13 @@ CallerDep = Annotated[Principal, Depends(caller_of)]
 
 
 async def owner_of(host: HostDep, caller: CallerDep, tenant: Name, project: Name) -> Principal:
-    """Return the caller, whose token must be of the tenant and project in the path.
+    """Return the caller, after a check that the token is of the tenant and project in the path.
 
-    A server that only reads a store shows every tenant and project of it to the user of this machine.
+    On a server that only reads a store, every tenant and project is accepted, and the result has those of the path.
 
     Raises:
         RequestProblem: the token is of another tenant or project, 403.
+        LooplineError: on a server that only reads a store, a name in the path is not valid.
     """
     if host.is_reading:
         check_name("tenant", tenant)
@@ -74,12 +75,13 @@ OwnerDep = Annotated[Principal, Depends(owner_of)]
 
 
 async def reader_of(host: HostDep, owner: OwnerDep, user_id: OptionalName = "") -> Principal:
-    """Return the user whose conversations are read: the caller, or the user `user_id` if the caller is privileged.
+    """Return the principal for reading: the caller, or the caller with the user `user_id` if it is not empty.
 
-    On a server that only reads a store, the caller may read the conversations of all users.
+    Only a privileged caller may name another user; on a server that only reads a store, every caller may.
 
     Raises:
         RequestProblem: another user is named, and the caller is not privileged, 403.
+        LooplineError: `user_id` is not a valid name.
     """
     if user_id in ("", owner.user):
         return owner
@@ -93,7 +95,7 @@ ReaderDep = Annotated[Principal, Depends(reader_of)]
 
 
 def key_of(owner: Principal, name: str) -> ConversationKey:
-    """Return the key of a conversation of that user.
+    """Return the key of the conversation `name` of the user `owner`.
 
     Raises:
         LooplineError: the name is not valid.
@@ -148,7 +150,10 @@ class Answering:
     by: str = ""
 
     async def waiting(self) -> dict[str, UnansweredCall]:
-        """Return the calls that the caller may answer: of another user's only those that several people must approve."""
+        """Return the waiting calls that the caller may answer, by call id.
+
+        In a conversation of another user these are only the calls that several people must approve.
+        """
         waiting = await self.served.waiting()
         return {
             call_id: call for call_id, call in waiting.items() if not self.by or call.people > 1
@@ -158,7 +163,8 @@ class Answering:
         """Check that the caller may answer these calls; in a conversation of the caller, all calls are accepted.
 
         Raises:
-            RequestProblem: one of the calls is for the user of the conversation alone, or no call is named, 403.
+            RequestProblem: in a conversation of another user, a call is not in the result of `waiting`, or no call is named,
+                403.
         """
         if not self.by:
             return
@@ -176,7 +182,9 @@ async def answering_existing(
     """Return the conversation in the path: of the caller, or of the user `user_id` if the caller has the role `approver`.
 
     Raises:
-        RequestProblem: another user is named, and the caller does not have the role, 403; or there is none, 404.
+        RequestProblem: another user is named, and the caller does not have the role, 403; or the conversation does not
+            exist, 404.
+        LooplineError: a name is not valid.
     """
     by = "" if user_id in ("", owner.user) else owner.user
     if by and APPROVER not in owner.roles:

@@ -85,7 +85,10 @@ async def _replay(served: ServedConversation, body: core.RunAgentInput) -> Respo
 async def _client_run(
     served: ServedConversation, body: core.RunAgentInput, turn: int, after: int
 ) -> ClientRun:
-    """Return the run of the turn that ends with the first end or question after the seq `after`."""
+    """Return the run of a turn, with the messages, roles and results of calls that the client sent in `body`.
+
+    The run is over at the first end or question of the turn after the seq `after`.
+    """
     messages = {_key(item): item for item in body.messages if isinstance(item, core.UserMessage)}
     turns = await served.host.log.turns_of(served.key, messages)
     return ClientRun(
@@ -159,9 +162,10 @@ def _client_tools(body: core.RunAgentInput) -> list[ClientTool]:
 async def _answer_values(
     served: ServedConversation, body: core.RunAgentInput, entries: Sequence[core.ResumeEntry]
 ) -> dict[str, Json]:
-    """Return the answers to interrupts, and the results of the calls that wait for the client, by call id.
+    """Return the results of calls that wait for the client, and the answers to interrupts, by call id.
 
-    An interrupt id is a call id or a signed approval. A cancelled interrupt declines its call.
+    Results of other calls are left out. An interrupt id is a call id or a signed approval; its answer is included even if no
+    call waits for it. A cancelled interrupt declines its call.
     """
     questions = await served.waiting()
     values: dict[str, Json] = {}
@@ -184,14 +188,14 @@ async def _answer_values(
 
 
 def _approval(payload: JsonValue) -> JsonValue:
-    """Return the answer to an approval; AG-UI calls its edited arguments `editedArgs`."""
+    """Return the answer to an approval, with `editedArgs` of AG-UI renamed to `arguments` if it is an object."""
     if not isinstance(payload, dict):
         return payload
     return {"arguments" if name == EDITED else name: value for name, value in payload.items()}
 
 
 def _result(message: core.ToolMessage) -> Json:
-    """Return the result of a call that the client ran; a result in parts is that of its texts."""
+    """Return the text of a result, or of its text parts joined by line breaks; an error becomes `{"error": …}`."""
     if message.error:
         return {"error": message.error}
     parts = message.content if isinstance(message.content, list) else []

@@ -219,7 +219,10 @@ class _DrainingServer(uvicorn.Server):
             _log.warning("the server did not close within %g s, and ends now", seconds)
 
     async def _drain(self) -> None:
-        """Drain until all turns have ended. If the operator interrupts a second time, hand over the turns at once."""
+        """Wait for the running turns as `BundleHost.drain` does, and hand over those that still run.
+
+        If the operator interrupts a second time, all running turns are handed over at once.
+        """
         draining = asyncio.ensure_future(self._host.drain())
         while not draining.done() and not self.force_exit:
             await asyncio.wait([draining], timeout=TICK_SECONDS)

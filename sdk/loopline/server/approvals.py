@@ -24,9 +24,10 @@ def deny(reason: str) -> Json:
 
 
 def decline(question: UnansweredCall | None, reason: str = "") -> Json:
-    """Return the answer with which a user declines a call: it denies an approval, or is the text of an answer.
+    """Return the answer for a call that the user declines.
 
-    For a call that the client runs it is the error of the call.
+    It denies an approval, is an object with an `error` for a call of the client, and is a sentence for a question or None.
+    An empty `reason` is left out; for a call of the client a default text replaces it.
     """
     match question:
         case UnansweredCall(kind="approval"):
@@ -125,7 +126,9 @@ class ApprovalSigner:
         values: Mapping[str, Json],
         approvals: Mapping[str, str],
     ) -> None:
-        """Check the signed `approvals` of all answers in `values` to waiting approvals; both are by call id.
+        """Check the signed approval of each answer in `values` to a call in `waiting` that awaits approval.
+
+        The three mappings are by call id. If signatures are not required, an answer without a signed approval is accepted.
 
         Raises:
             RequestProblem: the signature of an answer is missing, wrong or expired, 403.
@@ -161,7 +164,10 @@ class ApprovalSigner:
     def _code_problem(
         self, conversation: ConversationKey, waiting: Sequence[UnansweredCall]
     ) -> RequestProblem:
-        """Return the problem of a missing or wrong code, with the question of the first approval and its code."""
+        """Return the problem of a missing or wrong code, 403.
+
+        It quotes the question of the first call that awaits approval, if there is one, and the words that approve the call.
+        """
         text = "no call was approved: the code is missing, was used, or has expired."
         for call in [call for call in waiting if call.kind == "approval"][:1]:
             code = self._newest_code(conversation, call.call_id, call.digest)

@@ -82,7 +82,7 @@ class BodyCutter:
 
 
 def block_row(block: Block, limit: int) -> BlockRow:
-    """Return a block with texts of at most `limit` characters, and without base64."""
+    """Return a block as a row: texts are cut to `limit` characters, and bytes of files and base64 are left out."""
     document = block_document(block)
     cutter = BodyCutter(limit)
     body = document["body"]

@@ -10,7 +10,15 @@ from dataclasses import fields
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
-from pydantic import AwareDatetime, Base64Bytes, BaseModel, ConfigDict, Field, JsonValue
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    Base64Bytes,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+)
 from pydantic_core import to_jsonable_python
 
 from loopline.conversations import WhenBusy
@@ -28,6 +36,7 @@ from loopline.timeline import (
     TurnResult,
     WaitKind,
     iso_time,
+    to_utc,
 )
 from loopline.tools import MAX_CLIENT_TOOLS
 
@@ -42,6 +51,18 @@ _EXACT: dict[str, JsonValue] = {"minimum": -(2**53), "exclusiveMaximum": 2**53}
 """The integers that every reader of JSON reads exactly, for the OpenAPI document."""
 _BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 BoundedName = Annotated[str, Field(min_length=1, max_length=NAME)]
+
+
+def _check_moment(moment: datetime) -> datetime:
+    """Raise a ValueError if the time in UTC is not in the years 1 to 9999."""
+    try:
+        to_utc(moment)
+    except OverflowError as error:
+        raise ValueError("the time must be in the years 1 to 9999 in UTC") from error
+    return moment
+
+
+Moment = Annotated[datetime, AfterValidator(_check_moment)]
 TurnId = Annotated[str, Field(pattern=r"^turn_[1-9][0-9]{0,8}$")]
 
 
@@ -177,7 +198,7 @@ class ScheduleBody(TurnOptions):
     model_config: ClassVar[ConfigDict] = ConfigDict(json_schema_extra={"anyOf": _TIMES})
 
     text: Annotated[str, Field(min_length=1, max_length=TEXT)]
-    at: datetime | None = None
+    at: Moment | None = None
     delay: Annotated[float | None, Field(ge=0, le=2**32, allow_inf_nan=False)] = None
     every: Annotated[str, Field(max_length=NAME)] = ""
     zone: Annotated[str, Field(max_length=NAME)] = ""
@@ -289,7 +310,7 @@ class FeedbackBody(RequestBody):
 
     reaction: Reaction | None
     text: Annotated[str, Field(max_length=TEXT)] = ""
-    ts: datetime | None = None
+    ts: Moment | None = None
 
 
 class PeriodBody(RequestBody):
@@ -491,7 +512,7 @@ class BlocksAnswer(BaseModel):
 
 
 def decode_file(name: str, url: str) -> Attachment:
-    """Decode a file in a data URL.
+    """Decode a file in a data URL. Its MIME type is empty if the URL does not have one.
 
     Raises:
         LooplineError: `url` is not a data URL in base64. The message begins with the name of the file.
@@ -512,7 +533,10 @@ def turn_answer(
     output: JsonValue,
     approvals: Mapping[str, str] | None = None,
 ) -> TurnAnswer:
-    """Return a result as clients get it. `approvals` are signed approvals by call id."""
+    """Convert a result to the answer for clients, with `output` in place of the output of the result.
+
+    `approvals` are signed approvals by call id; a pending call without one has an empty `approval`.
+    """
     values = {field.name: getattr(result, field.name) for field in fields(result)}
     answer = TurnAnswer.model_validate(
         {**values, "conversation_id": conversation, "output": output}, from_attributes=True
@@ -523,7 +547,10 @@ def turn_answer(
 
 
 def turn_of(conversation: str, timeline: Timeline, number: int) -> TurnAnswer:
-    """Return the result of a turn from the timeline; a turn without an end is `paused` or `interrupted`."""
+    """Return the result of a turn from the timeline.
+
+    A turn that has not ended is `paused` if it has pending calls, otherwise `interrupted`.
+    """
     turn = timeline.turn(number)
     if turn.exit is not None:
         current = result(timeline, number, turn.exit.reason, turn.exit.error)

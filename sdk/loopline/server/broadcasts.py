@@ -116,9 +116,10 @@ class DialectChannel:
         self.changed.clear()
 
     def piece(self, cursor: ListenerCursor, after: Position) -> bytes:
-        """Return frames from the cursor on, and move the cursor after them. Records up to the position `after` are left out.
+        """Return the joined frames from the cursor on, and move the cursor after them; empty if there are none.
 
-        A frame larger than `PIECE_BYTES` is returned alone.
+        Records up to the position `after` are left out. The result has at most `PIECE_BYTES`; a larger frame is returned
+        alone.
         """
         taken = list[bytes]()
         size = 0
@@ -228,10 +229,10 @@ class ConversationBroadcast:
         return await find_turns_begin(self._conversation, min(seq, self._order.newest))
 
     def _channel(self, name: events.DialectName, encoder: events.SharedDialect) -> DialectChannel:
-        """Return a channel for a listener. Its encoder has encoded all blocks, but no delta.
+        """Return the channel of the dialect for a listener that has received all blocks, but no delta.
 
-        While a reply streams, the shared channel has encoded a beginning of the text that the listener's encoder has not. Then
-        the listener gets a separate channel.
+        It is the shared channel, or a new one with `encoder`: while a reply streams, the shared channel has encoded a part of
+        the text that `encoder` has not. The first channel of a dialect becomes the shared one.
         """
         shared = self._shared.get(name)
         if shared is not None and shared.is_settled:
@@ -425,7 +426,7 @@ class Broadcasts:
 
 
 def _pieces(frames: Iterable[Frame], after: Position) -> Iterator[bytes]:
-    """Join the frames after a position to pieces of at most `PIECE_BYTES`."""
+    """Join the frames after a position to pieces of at most `PIECE_BYTES`; frames without a position are dropped."""
     taken = list[bytes]()
     size = 0
     for frame in frames:
@@ -444,9 +445,10 @@ def _pieces(frames: Iterable[Frame], after: Position) -> Iterator[bytes]:
 
 
 async def find_turns_begin(conversation: Conversation[Any], seq: int) -> int:
-    """Return the seq before all turns that are open at `seq`, and before the last turn that has ended there.
+    """Return the seq after which a stateless dialect must encode blocks, so that the records after `seq` are complete.
 
-    A stateless dialect needs no earlier block to encode those after `seq`.
+    It is before the headers of all turns that are open at `seq`, and of the last turn that has ended by then: at most `seq`,
+    and at least 0.
     """
     if seq <= 0:
         return 0

@@ -35,7 +35,7 @@ from loopline.harness import (
     open_turns,
     parse_store_url,
 )
-from loopline.models import ModelRegistry
+from loopline.models import JsonObject, ModelRegistry
 from loopline.react import hide_details
 from loopline.reader import ConversationReader
 from loopline.refs import HostedRef
@@ -183,6 +183,8 @@ class BundleHost:
             self.signing_key, clock, seconds=settings.approval_seconds, required=not self.is_local
         )
         self.timelines: ReadTimelines = ReadTimelines()
+        self.login_fetch: tuple[float, asyncio.Task[JsonObject]] | None = None
+        """When the newest fetch of the login provider's configuration began, and the fetch."""
         self._sources = sources
         self._store = store
         self._blobs = blobs
@@ -529,7 +531,7 @@ class BundleHost:
         self.webhooks.send(webhook, key, answer.turn_id, to_jsonable_python(answer), turn_url)
 
     def find_left_turns(self, key: tl.ConversationKey) -> Mapping[str, str]:
-        """Return the turns of a conversation that no bundle here resumes, with the reasons."""
+        """Return the reasons why no bundle here resumes turns of the conversation, by turn id."""
         return dict(ChainMap(*(left.get(key, {}) for left in self._left_turns.values())))
 
     async def end_conversation(self, key: tl.ConversationKey) -> None:
@@ -602,7 +604,10 @@ def bundle_host(served: FastAPI) -> BundleHost:
 
 
 def _is_of_client(error: Exception) -> bool:
-    """Return whether the sender of a message must act on an error, not the server's operator or the bundle's author."""
+    """Return whether an error is answered with a status below 500, and is not a `BundleError`.
+
+    The sender of the message must act on such an error, not the server's operator or the bundle's author.
+    """
     if isinstance(error, BundleError) or not isinstance(error, LooplineError):
         return False
     return problem_of(error).status < HTTPStatus.INTERNAL_SERVER_ERROR

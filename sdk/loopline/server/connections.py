@@ -54,9 +54,10 @@ def raise_descriptor_limit() -> None:
 
 
 def most_connections(settings: ServerSettings, descriptors: int) -> int:
-    """Return how many connections may be open. Descriptors for the store, blobs and sandboxes are reserved.
+    """Return how many connections may be open if the process may have `descriptors` files open.
 
-    It is at most twice the number of listeners and turns, because a server cannot serve more.
+    Descriptors for the store, blobs and sandboxes are reserved. The result is at most twice the number of listeners and
+    turns, or `FEWEST` if that is more, because a server cannot serve more.
     """
     useful = max(2 * (settings.listeners + settings.turns), FEWEST)
     if descriptors == resource.RLIM_INFINITY:

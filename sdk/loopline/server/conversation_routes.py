@@ -291,7 +291,10 @@ async def status(
 
 
 def _question_row(question: UnansweredCall) -> JsonValue:
-    """Return a waiting call as JSON. A call of the client has its tool and arguments; it and an open call a form."""
+    """Return a waiting call as JSON.
+
+    A call of the client also has its `tool` and `arguments`. A call of the client and an open call have a `form`.
+    """
     row: dict[str, JsonValue] = {
         "call_id": question.call_id,
         "turn_id": question.turn_id,
@@ -482,7 +485,10 @@ async def _fetch(
 async def _period_feedback(
     host: BundleHost, summary: tl.ConversationSummary, body: bodies.PeriodBody
 ) -> RatedConversation | None:
-    """Return the conversation with its current reactions of the period, or None if there are none."""
+    """Return the conversation with its current reactions that were stored in the period, or None if there are none.
+
+    The turns are included only with `body.include_turns`.
+    """
     key = summary.conversation
     reactions = fold(await host.log.read(key, types=["turn.feedback"]))
     entries = [

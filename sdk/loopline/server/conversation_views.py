@@ -82,7 +82,10 @@ class TurnViews:
     materialize: bool = False
 
     def turns(self, turn_ids: Collection[str]) -> list[FetchedTurn]:
-        """Return the turns of these ids that have artifacts, in order, each with its artifacts."""
+        """Return the turns of these ids in the order of their first shown blocks, each with its artifacts.
+
+        The current reactions of a turn follow its other artifacts. A turn without a block of `ShownBody` is left out.
+        """
         by_turn: dict[str, list[ArtifactAnswer]] = {}
         for block, body in _SHOWN.among(self.timeline):
             if block.turn_id in turn_ids:
@@ -146,7 +149,10 @@ class TurnViews:
         stage: Stage | None = None,
         role: Role = "artifact",
     ) -> ArtifactAnswer:
-        """Return an artifact; `stage` and `role` are those of its resource name, if it has one."""
+        """Return an artifact of the type `kind`.
+
+        With a `stage`, its data include the resource name for `stage` and `role`.
+        """
         if stage is not None:
             data = {**data, "rn": resource_name(self.key, block, stage, role)}
         return ArtifactAnswer(type=kind, ts=tl.iso_time(block.ts), path=block.ref, data=data)

@@ -67,7 +67,9 @@ class EarlyEvents:
 def subscribe_early(
     served: ServedConversation, *, is_streamed: bool = True
 ) -> AbstractContextManager[EarlyEvents | None]:
-    """Take a listener slot and subscribe to the conversation. If the answer is not streamed, do nothing.
+    """Return a context with a listener slot and a subscription to the conversation.
+
+    If the answer is not streamed, nothing is reserved, and the value of the context is None.
 
     Raises:
         RequestProblem: too many streams are open, 429 or 503.
@@ -121,33 +123,29 @@ class EventResponse(StreamingResponse):
         self._open = early or served.host.listeners.take(served.key)
         all_headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", **(headers or {})}
         self._on_abandoned = on_abandoned
+        self._has_begun = False
         self._is_complete = False
+        self._is_cut = False
+        """Whether the client may have only a part of the last record."""
         self._frames = frames
         super().__init__(frames, media_type=MEDIA_TYPE, headers=all_headers)
         self._tokens = served.host.tokens
         self._clock = served.host.clock
         self._keep_alive_seconds = served.host.settings.keep_alive_seconds
         self._sent_at: float | None = None
-        """When the last message was sent; None before the first one and after the last one."""
+        """When the last message was sent.
+
+        It is None before the first message, while one is sent, after a part of a record, and after the last message.
+        """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the frames, and free the listener slot at the end.
 
-        If the token is revoked or expires, the stream ends with a comment that has the reason; before the first message
-        the response is a problem with 401 instead.
+        If the token is revoked or expires, the stream ends with a comment that has the reason, or without it if the last
+        record was sent only in part; before the first message the response is a problem with 401 instead.
         """
-        has_begun = False
         reason = ""
         task = asyncio.current_task()
-
-        async def send_and_yield(message: Message) -> None:
-            nonlocal has_begun
-            has_begun = True
-            is_last = message["type"] == "http.response.body" and not message.get("more_body")
-            self._is_complete = is_last
-            self._sent_at = None if is_last else self._clock.elapsed()
-            await send(message)
-            await asyncio.sleep(0)  # lets a lost connection be noticed before the next frame
 
         def end(why: str) -> None:
             nonlocal reason
@@ -160,14 +158,14 @@ class EventResponse(StreamingResponse):
         stream = self._tokens.add(access.token, await access.principal(), end)
         comments = asyncio.create_task(self._send_comments(send))
         try:
-            await super().__call__(scope, receive, send_and_yield)
+            await super().__call__(scope, receive, partial(self._send_message, send))
         except asyncio.CancelledError:
             is_cancelled = True
             if not reason or task is None or task.uncancel():
                 raise
             comments.cancel()  # nothing may be sent behind the last comment
-            if has_begun:
-                await _send_last_comment(send, reason)
+            if self._has_begun:
+                await _send_last_comment(send, "" if self._is_cut else reason)
             else:
                 await response_to(problem_of(Unauthenticated(reason)))(scope, receive, send)
         finally:
@@ -178,8 +176,23 @@ class EventResponse(StreamingResponse):
             if self._on_abandoned is not None and not (self._is_complete or is_cancelled):
                 await self._on_abandoned()
 
+    async def _send_message(self, send: Send, message: Message) -> None:
+        """Send a message, and note whether it ends a record."""
+        is_body = message["type"] == "http.response.body"
+        is_last = is_body and not message.get("more_body")
+        is_part = is_body and not message["body"].endswith(b"\n\n")
+        self._has_begun = True
+        self._is_complete = is_last
+        self._is_cut = self._is_cut or is_part
+        self._sent_at = None
+        await send(message)
+        self._is_cut = is_part
+        if not (is_last or is_part):
+            self._sent_at = self._clock.elapsed()
+        await asyncio.sleep(0)  # lets a lost connection be noticed before the next frame
+
     async def _send_comments(self, send: Send) -> None:
-        """Send a comment whenever nothing was sent for `keep_alive_seconds`."""
+        """Send a comment whenever nothing was sent for `keep_alive_seconds`, but never between the parts of a record."""
         message = {"type": "http.response.body", "body": sse.KEEP_ALIVE, "more_body": True}
         rest = self._keep_alive_seconds
         while True:
@@ -196,8 +209,11 @@ class EventResponse(StreamingResponse):
 
 
 async def _send_last_comment(send: Send, text: str) -> None:
-    """Send a comment and end the body. A client that does not read delays this for at most `CLOSE_SECONDS`."""
-    body = sse.comment(" ".join(text.split()))
+    """Send a comment, unless the text is empty, and end the body.
+
+    A client that does not read delays this for at most `CLOSE_SECONDS`.
+    """
+    body = sse.comment(" ".join(text.split())) if text else b""
     with suppress(TimeoutError):
         async with asyncio.timeout(CLOSE_SECONDS):
             await send({"type": "http.response.body", "body": body, "more_body": False})
@@ -268,7 +284,8 @@ async def conversation_events(
 ) -> AsyncGenerator[Event, None]:
     """Yield all events of the conversation after the seq `begin`, until the turn of the submission has ended.
 
-    Deltas before the first block after `head` are left out, because the beginning of their text may have been missed.
+    Without a submission the events end when the server shuts down. Deltas before the first block after `head` are left out,
+    because the beginning of their text may have been missed; with a `head` of 0 all deltas are yielded.
 
     Raises:
         HandedOver: the server shuts down; the next server resumes the turn.
@@ -324,11 +341,11 @@ def run_response(
     *,
     begin: int = 0,
 ) -> Response:
-    """Stream one run: the records after the message or the question, until the turn ends.
+    """Stream one run: the records after `request.after`, until the turn ends.
 
-    The dialect takes the blocks after the seq `begin`: that of `find_turns_begin` for a stateless dialect, else 0.
-
-    The stream of a `RunDialect` also ends when the turn asks the user.
+    The dialect encodes the blocks after the seq `begin`: that of `find_turns_begin` for a stateless dialect, otherwise 0.
+    The stream of a `RunDialect` also ends when the turn asks the user. With `stop_abandoned` of the settings, the turn is
+    stopped if the client closes the stream before its end.
     """
     frames = dialect_frames(
         served.host,

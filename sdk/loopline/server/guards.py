@@ -205,7 +205,14 @@ class _Exchange:
         return min(remaining, PART_SECONDS)
 
     async def _authenticate(self) -> None:
-        """Authenticate the sender. A socket before its first packet is unknown, and its limit is `FIRST_PACKET_BYTES`."""
+        """Store the authenticated sender, if it is not stored yet.
+
+        A socket before its first packet is `UNKNOWN`, and its limit is `FIRST_PACKET_BYTES`.
+
+        Raises:
+            Unauthenticated: the token is missing, wrong or expired.
+            RequestProblem: the sender makes too many requests, 429.
+        """
         if self._sender is not None:
             return
         if not self._is_of_socket:
@@ -223,7 +230,7 @@ class _Exchange:
         """Count the bytes of a part against the limits, and return the part.
 
         Raises:
-            BodyRefused: the body is too large, or no header announced it.
+            BodyRefused: the body is too large, or the headers have neither its length nor `Transfer-Encoding`.
             RequestProblem: too many bytes are being received, 429 or 503.
         """
         if message["type"] != "http.request":
@@ -314,7 +321,7 @@ def _packet_bytes(message: Message) -> int:
 
 
 def _body_length(scope: Scope, limit: int) -> int:
-    """Return the length of the body by the headers; if they do not say it, more than the limit."""
+    """Return the length of the body by the headers: 0 without a body, `limit + 1` if it is unknown or too large."""
     headers = Headers(scope=scope)
     length = _first_header(headers, "content-length")
     if length.isascii() and length.isdigit() and len(length) <= len(str(limit)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from http import HTTPMethod
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 BUCKETS = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
@@ -22,8 +23,9 @@ class ServerMetrics:
     recovered_turns: int = 0
 
     def count_request(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count a response, and the seconds until its first byte."""
-        self.requests[method, route, status] += 1
+        """Count a response, and the seconds until its first byte. All methods that HTTP does not define count as `other`."""
+        name = method if method in HTTPMethod.__members__ else "other"
+        self.requests[name, route, status] += 1
         self.seconds_sum += seconds
         for bound in BUCKETS:
             if seconds <= bound:

@@ -49,7 +49,10 @@ class OpenTokens:
         self._now = asyncio.Event()
 
     def add(self, token: str, principal: Principal, end: Callable[[str], None]) -> OpenStream:
-        """Register a stream, and call `end` when its token is refused or belongs to another user."""
+        """Register a stream of the token, and return it for `discard`.
+
+        `end` is called with the reason when a check refuses the token, or when the token belongs to another user by then.
+        """
         stream = OpenStream(end)
         opened = self._open.get(token)
         if opened is None or opened.principal != principal:

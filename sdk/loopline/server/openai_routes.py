@@ -224,9 +224,9 @@ class ReplyBody(SampledFields, _Part):
     metadata: Annotated[dict[str, str], Field(max_length=50)] | None = None
 
     def options(self) -> Limits:
-        """Return the settings of the model that the client sent, as an option of the turn.
+        """Return the settings of the model that the client sent, as an option of the turn; empty without settings.
 
-        Clients send a temperature also to models that refuse it, so what the model does not support is left out.
+        Clients send a temperature also to models that refuse it, so settings that the model does not support are left out.
         """
         values = self.sampled()
         return {"settings": ModelSettings(**values, unsupported="drop")} if values else {}
@@ -282,7 +282,10 @@ class ResponseBody(ReplyBody):
     reasoning: ResponseReasoning | None = None
 
     def sampled(self) -> dict[str, Any]:
-        """Return the settings that are set, by name; some of them have another name in this request."""
+        """Return the settings that are set, by name.
+
+        `max_output_tokens` and `reasoning.effort` of this request are `max_tokens` and `reasoning_effort` in the result.
+        """
         effort = self.reasoning.effort if self.reasoning else None
         values = {"max_tokens": self.max_output_tokens, "reasoning_effort": effort}
         named = {name: value for name, value in values.items() if value is not None}
@@ -290,7 +293,7 @@ class ResponseBody(ReplyBody):
 
     @property
     def name(self) -> str:
-        """The name of the conversation, or an empty text."""
+        """The name of the conversation in `conversation`, otherwise in the metadata; an empty text without one."""
         match self.conversation:
             case None:
                 return super().name
@@ -299,7 +302,7 @@ class ResponseBody(ReplyBody):
 
     @property
     def messages(self) -> Sequence[ChatMessage]:
-        """The instructions as a message, and the messages of the input."""
+        """The instructions as a message, and the messages and results of the input, without calls and reasoning."""
         system = ChatMessage(role="system", content=self.instructions)
         if isinstance(self.input, str):
             return [system, ChatMessage(role="user", content=self.input)]
@@ -470,7 +473,7 @@ async def _reply(
             code=host.approvals.code_maker(key),
         )
         reply = _make_reply(head, body)
-        headers = {CONVERSATION: key.name}
+        headers = _name_header(key.name)
         if early is not None:
             stream_format = replace(FORMAT, headers=headers)
             return event_streams.run_response(
@@ -489,6 +492,15 @@ async def _reply(
     return failure(problem)
 
 
+def _name_header(name: str) -> dict[str, str]:
+    """Return the header with the name of the conversation, which clients may send back as it is.
+
+    There is no header if the name does not fit in one: if it is not printable Latin-1, or begins or ends with a space.
+    """
+    fits = name.isprintable() and max(name) <= "\xff" and name == name.strip()
+    return {CONVERSATION: name} if fits else {}
+
+
 def _results(messages: Sequence[ChatMessage]) -> dict[str, str]:
     """Return the texts of the results of calls that the messages end with, by the ids of the calls."""
     results: dict[str, str] = {}
@@ -500,7 +512,7 @@ def _results(messages: Sequence[ChatMessage]) -> dict[str, str]:
 
 
 def _called_from(messages: Sequence[ChatMessage]) -> str:
-    """Return the conversation whose calls have the results that the messages end with; "" if they end with none."""
+    """Return the conversation in the call ids of the results at the end of `messages`; empty without results."""
     names = (
         call_id.removeprefix(events.CLIENT_CALL).rpartition("-")[0]
         for call_id in _results(messages)
@@ -509,7 +521,7 @@ def _called_from(messages: Sequence[ChatMessage]) -> str:
 
 
 def _client_tools(body: CompletionBody | ResponseBody) -> list[ClientTool]:
-    """Return the tools that the client runs in the turn."""
+    """Return the tools that the client runs in the turn; none if `tool_choice` is "none"."""
     if body.tool_choice == "none":
         return []
     functions: Sequence[Function]
@@ -571,10 +583,13 @@ async def _submit(
     *,
     is_new: bool,
 ) -> TurnRequest:
-    """Send the newest message, or the answer that it gives to a call of the paused turn.
+    """Send the newest message, the answer that it gives to a call of the paused turn, or the results of the client's calls.
 
-    A message that is no answer ends the paused turn. A question of a running turn is not answered here: the message waits
-    until the turn has ended.
+    A message that does not answer a call ends the paused turn. A question of a running turn is not answered here: the message
+    waits until the turn has ended.
+
+    Raises:
+        LooplineError: the message has no text, or is refused as in `ServedConversation.submit`.
     """
     if results := _results(body.messages):
         return await _send_results(served, results)

@@ -104,7 +104,7 @@ class _TurnOutline:
         self._calls: dict[str, OutlineCall] = {}
 
     def take(self, block: tl.Block) -> None:
-        """Take one more block."""
+        """Add the cost of the next block of the turn, and record the block if it is of a type that is shown."""
         self.last = block
         spent = tl.request_cost(block)
         if spent is not None and spent.cost is not None:
@@ -139,7 +139,7 @@ class _TurnOutline:
                 self._change(call_id, child=child, agent=agent)
 
     def _end(self, now: int) -> None:
-        """Note that the last round has not ended before this time."""
+        """Move the end of the last round to `now` (milliseconds since 1970) if it is earlier."""
         if self.rounds:
             self.rounds[-1].ended = max(self.rounds[-1].ended, now)
 
@@ -178,7 +178,10 @@ class _TurnOutline:
 
 
 def outline(timeline: tl.Timeline, first: int, count: int) -> OutlineAnswer:
-    """Return the outline of `count` turns from the turn `first` on, from all blocks of a conversation."""
+    """Return the outline of `count` turns from the turn `first` on; turns without blocks are left out.
+
+    The timeline must have all blocks of the conversation.
+    """
     outlines: dict[int, _TurnOutline] = {}
     for block in timeline.blocks:
         if first <= block.turn < first + count:

@@ -51,7 +51,7 @@ class StoredConversation(BaseModel):
 
 
 def stored_conversation(summary: ConversationSummary, *, is_open: bool) -> StoredConversation:
-    """Return the row of a conversation."""
+    """Return the row of a conversation; `is_open` says that its last turn may not have ended."""
     key = summary.conversation
     return StoredConversation(
         tenant=key.tenant,
@@ -75,6 +75,7 @@ async def export_page(
 
     Raises:
         RequestProblem: the conversation does not exist, 404.
+        StoreError: a block cannot be read.
         PropertyError: a kind is unknown.
         LooplineError: the extra `redaction` is not installed, and there are kinds.
     """
@@ -150,7 +151,10 @@ def _digest(text: str) -> str:
 
 
 def _prompt_parts(timeline: Timeline) -> Iterator[tuple[str, Json]]:
-    """Yield the requests of all rounds in parts, and their messages in parts of their own, each message once."""
+    """Yield the name and value of each part: first the requests of all rounds, then their messages.
+
+    A request has the numbers of its system text, its tools and its messages, so each of them is stored once.
+    """
     numbers: dict[str, int] = {}
     messages: list[Json] = []
     prompts: list[Json] = []

@@ -22,7 +22,13 @@ from loopline.server.bundle_host import BundleHost
 from loopline.server.principals import Unauthenticated
 from loopline.server.problems import not_found, unavailable
 from loopline.server.settings import PageLogin
-from loopline.server.token_users import FETCH_SECONDS, fetch_configuration, read_document
+from loopline.server.token_users import (
+    FETCH_SECONDS,
+    FRESH_SECONDS,
+    PAUSE_SECONDS,
+    fetch_configuration,
+    read_document,
+)
 
 router: APIRouter = APIRouter(include_in_schema=False)
 AT_ONCE = 8
@@ -53,7 +59,7 @@ async def read_login(host: HostDep) -> LoginAnswer:
     if login is None:
         return LoginAnswer()
     try:
-        configuration = await _configuration(login)
+        configuration = await _configuration(host, login)
         url = _endpoint(configuration, "authorization_endpoint")
     except (Unauthenticated, httpx2.HTTPError, ValueError):
         return LoginAnswer()
@@ -88,14 +94,34 @@ async def exchange_code(
             "redirect_uri": address,
             "client_id": login.client_id,
         }
-        answer = await _fetch_tokens(login, form)
+        answer = await _fetch_tokens(host, login, form)
     token = await _accepted(host, answer)
     return JSONResponse(
         TokenAnswer(token=token).model_dump(), headers={"Cache-Control": "no-store"}
     )
 
 
-async def _configuration(login: PageLogin) -> JsonObject:
+async def _configuration(host: BundleHost, login: PageLogin) -> JsonObject:
+    """Return the OpenID configuration of the provider.
+
+    It is fetched again after `FRESH_SECONDS`, or `PAUSE_SECONDS` after a fetch that failed. All callers share one fetch, so
+    that strangers cannot make the server send many requests.
+
+    Raises:
+        Unauthenticated: the configuration is too large, or is that of another issuer.
+        ValueError: the configuration is not valid JSON.
+        httpx2.HTTPError: it cannot be fetched.
+    """
+    now = host.clock.elapsed()
+    began_at, fetch = host.login_fetch or (now, None)
+    has_failed = fetch is not None and fetch.done() and (fetch.cancelled() or fetch.exception())
+    if fetch is None or now - began_at > (PAUSE_SECONDS if has_failed else FRESH_SECONDS):
+        fetch = asyncio.create_task(_fetch_configuration(login))
+        host.login_fetch = now, fetch
+    return await asyncio.shield(fetch)
+
+
+async def _fetch_configuration(login: PageLogin) -> JsonObject:
     async with httpx2.AsyncClient(timeout=FETCH_SECONDS, follow_redirects=False) as client:
         return await fetch_configuration(client, login.issuer)
 
@@ -113,11 +139,11 @@ def _endpoint(configuration: JsonObject, name: str) -> str:
     return parts.geturl()
 
 
-async def _fetch_tokens(login: PageLogin, form: Mapping[str, str]) -> Json:
+async def _fetch_tokens(host: BundleHost, login: PageLogin, form: Mapping[str, str]) -> Json:
     """Post the form to the provider's token endpoint and return its JSON; raise `Unauthenticated` if that fails."""
     auth = httpx2.BasicAuth(login.client_id, login.secret) if login.secret else None
     try:
-        url = _endpoint(await _configuration(login), "token_endpoint")
+        url = _endpoint(await _configuration(host, login), "token_endpoint")
         async with httpx2.AsyncClient(timeout=FETCH_SECONDS, follow_redirects=False) as client:
             request = client.build_request("POST", url, data=dict(form))
             return await read_document(client, request, auth=auth)

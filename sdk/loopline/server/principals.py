@@ -82,7 +82,7 @@ class LocalUser:
 
 
 class StoredKey(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A stored API key: its id, the SHA-256 of the key, its owner, and the time when it expires; "" is never."""
+    """A stored API key: its id, the SHA-256 of the key, its owner, and the time with a zone when it expires; "" is never."""
 
     id: str
     sha256: str
@@ -93,8 +93,8 @@ class StoredKey(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     expires: str
 
     def __post_init__(self) -> None:
-        if self.expires:
-            datetime.fromisoformat(self.expires)
+        if self.expires and datetime.fromisoformat(self.expires).tzinfo is None:
+            raise ValueError(f"expires {self.expires!r} has no time zone, such as Z")
 
     def __repr__(self) -> str:
         return f"StoredKey({self.id!r})"

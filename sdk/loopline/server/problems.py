@@ -153,7 +153,10 @@ async def _answer_error(request: Request, error: Exception) -> Response:
 
 
 def faults_text(error: RequestValidationError) -> str:
-    """Name the first `SHOWN_FAULTS` invalid fields and the reasons. Values are left out, as they may be secrets."""
+    """Return the names of the first `SHOWN_FAULTS` invalid fields with the reasons.
+
+    The values are left out, because they may be secrets.
+    """
     texts: list[str] = []
     for fault in list(error.errors())[:SHOWN_FAULTS]:
         names: tuple[str | int, ...] = fault["loc"]

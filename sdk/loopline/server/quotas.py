@@ -125,9 +125,10 @@ class _Bill:
     cost: float = 0.0
 
     def add(self, blocks: Iterable[timeline.Block], since: datetime) -> None:
-        """Add the usage in the blocks since the begin of the day. The usage of a child run is in the block that ends it.
+        """Add the usage in the blocks since the beginning of the day.
 
-        What was imported was not used here.
+        The usage of a child run is in the block that ends it. The block of an import resets the bill, because the imported
+        usage was not used here.
         """
         for block in blocks:
             body = block.body
@@ -192,7 +193,10 @@ class QuotaGate:
     async def meter(
         self, key: timeline.ConversationKey, models: ModelRegistry
     ) -> AsyncGenerator[ModelRegistry, None]:
-        """Wrap the models of a run: each of their requests reserves from the quotas of its user and tenant."""
+        """Yield the models of a run; each of their requests reserves from the quotas of its user and tenant.
+
+        Without quotas the models are unchanged.
+        """
         if not self.limits:
             yield models
             return

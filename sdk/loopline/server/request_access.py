@@ -38,7 +38,7 @@ class RequestAccess:
         self._principal: Principal | None = None
 
     async def principal(self) -> Principal:
-        """Authenticate the sender, and count the request against its rate.
+        """Return the sender. The first call authenticates the token, and counts the request against its rate.
 
         Raises:
             Unauthenticated: the token is missing, wrong or expired.
@@ -156,7 +156,7 @@ class SharedLimit:
 
 
 def body_bytes_limit(limit: int, *, is_shared: bool) -> SharedLimit:
-    """Limit the bytes of request bodies in memory. If there are several users, one of them may have half of the bytes."""
+    """Return the limit of the bytes of request bodies in memory; if it is shared, a user may have half of them."""
     user_limit = limit // 2 if is_shared else limit
     return SharedLimit(
         limit,

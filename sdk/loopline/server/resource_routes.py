@@ -174,9 +174,10 @@ async def _find(host: BundleHost, name: HostedRef) -> _Resource:
 
 
 async def read_for_user(host: BundleHost, key: ConversationKey, refs: Sequence[str]) -> Reading:
-    """Read refs of a conversation for its user: outputs for the agent alone ("internal") are missing.
+    """Read refs of a conversation for its user, in their order.
 
-    A resource name (`ef:`) of a conversation of the same user is read as the ref that it stands for.
+    Outputs for the agent alone ("internal") are missing. A resource name (`ef:`) of a conversation of the same user is read
+    as the ref that it refers to.
     """
     conversation = await host.reader(key)
     choices = [_readable_refs(key, requested) for requested in refs]
@@ -194,7 +195,10 @@ async def read_for_user(host: BundleHost, key: ConversationKey, refs: Sequence[s
 
 
 def _readable_refs(key: ConversationKey, requested: str) -> Sequence[str]:
-    """Return the refs to try for a requested ref: itself, or those that a resource name of the user stands for."""
+    """Return the refs to try for a requested ref, in order.
+
+    A resource name of the same user is converted to the refs that it may refer to; any other ref is returned unchanged.
+    """
     try:
         name = parse(requested)
     except RefError:
@@ -209,7 +213,7 @@ def _readable_refs(key: ConversationKey, requested: str) -> Sequence[str]:
 
 
 async def _is_internal(host: BundleHost, key: ConversationKey, ref: str) -> bool:
-    """Return whether a ref that was read is one of an output for the agent alone."""
+    """Return whether a ref names a file in `outputs` for the agent alone, or one without a stored block."""
     parsed = parse(ref)
     if isinstance(parsed, ConversationRef):
         key = structs.replace(key, name=parsed.conversation)

@@ -49,7 +49,10 @@ class Retention:
         return cls(days.pop("", 0), days)
 
     async def forget_expired(self, log: TimelineLog, now: datetime) -> Sequence[ConversationKey]:
-        """Forget the conversations that have been inactive for too many days, and return their keys."""
+        """Forget conversations that were inactive for the days of their tenant, and return their keys.
+
+        A tenant with 0 days keeps all conversations.
+        """
         forgotten: list[ConversationKey] = []
         for tenant, days in self.by_tenant.items():
             if days:

@@ -36,7 +36,7 @@ class _Blocks:
 
     @classmethod
     def before(cls, timeline: Timeline, seq: int) -> _Blocks:
-        """Return the blocks up to the seq."""
+        """Return the blocks up to and including the seq; by ref, the first block with the ref."""
         by_ref: dict[str, Block] = {}
         calls: dict[tuple[int, str], ToolCalled] = {}
         hidden: set[str] = set()
@@ -165,7 +165,7 @@ def _shown(
 
 
 def _shared(before: ModelRequest | None, request: ModelRequest) -> int:
-    """Count the first messages that the request before has too."""
+    """Return how many messages at the beginning are equal in both requests; 0 without a request before."""
     earlier = before.messages if before else ()
     pairs = zip(earlier, request.messages, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
@@ -203,7 +203,7 @@ def _position(request: ModelRequest | None) -> Json:
 
 
 def _reply(timeline: Timeline, start: Block) -> Json:
-    """Return the decision that answered the request, or None if the model has not replied."""
+    """Return the decision that answered the request of the block `start`, or None if the model has not replied."""
     for block in timeline.blocks[start.seq - timeline.base.covers :]:
         if block.turn != start.turn or block.round != start.round:
             if block.round > start.round or block.turn > start.turn:

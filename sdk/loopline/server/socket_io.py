@@ -76,7 +76,7 @@ def text_of(data: Json, name: str) -> str:
 
 
 def approvals_of(data: Json) -> dict[str, str]:
-    """Return the signed approvals of an answer by call id."""
+    """Return the signed approvals of an answer by call id. Values that are not texts are left out."""
     match data:
         case {"approvals": {**approvals}}:
             return {f"{call}": text for call, text in approvals.items() if isinstance(text, str)}
@@ -109,7 +109,9 @@ def read_message(data: Json, files: Sequence[bytes]) -> SocketMessage:
 
 
 def _read_events(data: JsonObject, events: Sequence[Json], files: Sequence[bytes]) -> SocketMessage:
-    """Join the events of a submission to one message. The last event with a text says how it joins a running turn.
+    """Join the texts of the events by line breaks to one message, with the files in their order.
+
+    The last event with a text says how the message joins a running turn. The first event id is the key.
 
     Raises:
         LooplineError: an event has neither a text nor a file name, or a field or the number of files is not valid.
@@ -303,7 +305,7 @@ class SocketHost:
         return self._known.get(_connection(scope))
 
     def enter(self, scope: Scope, entry: SocketEntry) -> None:
-        """Call `entry.open` once the socket of this WebSocket has authenticated."""
+        """Call `entry.open` once the socket of this WebSocket has authenticated, or at once if it has already."""
         connection = _connection(scope)
         if connection in self._known:
             entry.open()
@@ -324,7 +326,7 @@ class SocketHost:
             await self._server.shutdown()
 
     def unread_packets(self, sid: str) -> int:
-        """Return the number of packets that the client of a socket has not read."""
+        """Return the number of packets that the client of a socket has not read; 0 if the socket has ended."""
         queue = self._queue(sid)
         count: int = 0 if queue is None else queue.qsize()
         return count
@@ -340,12 +342,17 @@ class SocketHost:
         """The ids of the connected sockets."""
         return list(self._open)
 
-    async def _connect(self, sid: str, environ: Mapping[str, Any], auth: Json = None) -> None:
+    async def _connect(
+        self, sid: str, environ: Mapping[str, Any], auth: Json = None
+    ) -> Literal[False] | None:
         """Authenticate a socket, take a listener slot for it and send `session_info`.
 
         The handshake may name the tenant and the project, but they must be those of the token. If the socket is refused,
-        raise the `ConnectionRefusedError` of the library with the reason.
+        raise the `ConnectionRefusedError` of the library with the reason. Return False for an event of a client with the name
+        `connect`, which the library also passes to this handler.
         """
+        if not self._server.manager.is_pre_connected(sid, "/"):
+            return False
         try:
             await self._host.open()
             token = _token(environ, auth)
@@ -354,6 +361,7 @@ class SocketHost:
             is_own = tenant in ("", principal.tenant) and project in ("", principal.project)
             if not is_own:
                 raise LooplineError("the token is of another tenant or project")
+            session_id = text_of(auth, "user_session_id") or sid
             slot = self._host.listeners.take(principal)
         except LooplineError as error:
             raise self._module.exceptions.ConnectionRefusedError(str(error)) from None
@@ -371,7 +379,7 @@ class SocketHost:
                 entry.open()
         self._ending = self._ending or asyncio.create_task(self._end_when_draining())
         session: JsonObject = {
-            "session_id": text_of(auth, "user_session_id") or sid,
+            "session_id": session_id,
             "user_type": "privileged" if principal.is_privileged else "registered",
             "user_id": principal.user,
             "username": principal.user,
@@ -380,10 +388,23 @@ class SocketHost:
             "connected_at": iso_time(self._host.clock.now()),
         }
         await self._server.emit("session_info", session, to=sid)
+        if self._has_ended(connection):  # the library has not called `_disconnect` for it
+            await self._disconnect(sid)
+            raise self._module.exceptions.ConnectionRefusedError("the connection has ended")
+        return None
+
+    def _has_ended(self, connection: str) -> bool:
+        socket = self._server.eio.sockets.get(connection)
+        return socket is None or socket.closing or socket.closed
 
     async def _disconnect(self, sid: str, reason: str = "") -> None:
-        """Free the listener slot of a socket, end the checks of its token, and cancel its event streams."""
+        """Free the listener slot of a socket, end the checks of its token, and cancel its event streams.
+
+        An event of a client with the name `disconnect`, which the library also passes to this handler, is ignored.
+        """
         del reason
+        if self._server.manager.is_connected(sid, "/"):
+            return
         opened = self._open.pop(sid, None)
         if opened is not None:
             opened.slot.close()
@@ -432,9 +453,10 @@ class SocketHost:
         return handle
 
     async def _submit(self, sid: str, principal: Principal, data: Json, *files: bytes) -> Json:
-        """Follow the conversation of a message, submit the message, and return the acknowledgement with the turn id.
+        """Submit a message, and return the acknowledgement with the turn id.
 
-        Without a conversation id a new conversation is created. A steer without a text stops the running turn.
+        From then on the socket receives the events of the conversation. Without a conversation id a new conversation is
+        created. A steer without a text stops the running turn.
         """
         message = read_message(data, files)
         key = key_of(principal, message.conversation or f"chat-{token_hex(12)}")
@@ -464,7 +486,7 @@ class SocketHost:
         }
 
     async def _answer(self, sid: str, principal: Principal, data: Json) -> Json:
-        """Answer waiting calls by the field `values`, and follow the conversation.
+        """Answer waiting calls by the field `values`; from then on the socket receives the conversation's events.
 
         If `values` is missing or empty, raise a LooplineError.
         """
@@ -522,20 +544,30 @@ class SocketHost:
         """Send a socket the events of a conversation after a position; with None, only events from now on.
 
         If the socket receives them already, nothing changes with None; with a position they are sent again from there.
+        A socket that has ended is sent nothing.
         """
         pump_key = (sid, served.key)
-        running = self._pumps.get(pump_key)
-        if running is not None and not running.done():
-            if after is None:
-                return
-            running.cancel()
+        if after is None and self._is_followed(pump_key):
+            return
         with EarlyEvents(served.conversation) as early:
-            if after is None:
+            begin = after
+            if begin is None:
                 summary = await self._host.log.find(served.key)
-                after = start_position(f"{summary.head if summary else 0}")
-            pump = asyncio.create_task(self._pump(sid, served, early, after))
+                begin = start_position(f"{summary.head if summary else 0}")
+            # While this task waited, the socket may have ended, or another event of it may have done the same.
+            if sid not in self._open or (after is None and self._is_followed(pump_key)):
+                early.close()
+                return
+            if pump_key in self._pumps:
+                self._pumps[pump_key].cancel()
+            pump = asyncio.create_task(self._pump(sid, served, early, begin))
         self._pumps[pump_key] = pump
         pump.add_done_callback(lambda done: self._discard_pump(pump_key, done))
+        pump.add_done_callback(lambda _: early.close())  # a pump that never ran has not closed it
+
+    def _is_followed(self, pump_key: tuple[str, ConversationKey]) -> bool:
+        pump = self._pumps.get(pump_key)
+        return pump is not None and not pump.done()
 
     def _discard_pump(
         self, pump_key: tuple[str, ConversationKey], pump: asyncio.Task[None]
@@ -583,7 +615,10 @@ def _envelope(record: Record) -> JsonObject:
 
 
 def _token(environ: Mapping[str, Any], auth: Json) -> str:
-    """Return the bearer token of a handshake or of its header. Query parameters are ignored, because URLs end up in logs."""
+    """Return the bearer token of a handshake, otherwise of its `Authorization` header; empty without one.
+
+    Query parameters are ignored, because URLs end up in logs.
+    """
     header = str(environ["HTTP_AUTHORIZATION"]) if "HTTP_AUTHORIZATION" in environ else ""
     match auth:
         case {"bearer_token": str(token)} | {"token": str(token)} if token:

@@ -83,7 +83,7 @@ class TokenUsers:
         self._keys: dict[str, jwt.PyJWK] = {}
         self._tried_at = -math.inf
         self._fetched_at = -math.inf
-        self._fetching = asyncio.Lock()
+        self._fetch: asyncio.Task[None] | None = None
 
     async def authenticate(self, token: str) -> Principal:
         """Return the principal of a token. It may fetch the issuer's keys first.
@@ -141,24 +141,36 @@ class TokenUsers:
     async def _key(self, key_id: str) -> jwt.PyJWK:
         """Return the public key of that id, and fetch the keys first if it is unknown or they are too old.
 
-        Keys are fetched at most every `PAUSE_SECONDS`.
+        Keys are fetched at most every `PAUSE_SECONDS`. A caller that is cancelled does not cancel the fetch.
 
         Raises:
             Unauthenticated: the key is still unknown, or the keys cannot be fetched.
         """
-        async with self._fetching:
-            now = self._clock.elapsed()
-            if now - self._fetched_at > FRESH_SECONDS:
-                self._keys = {}  # old keys are not used while the issuer cannot be reached
-            if key_id not in self._keys and now - self._tried_at > PAUSE_SECONDS:
-                self._tried_at = now
-                await self._fetch_keys()
-                self._fetched_at = now
+        now = self._clock.elapsed()
+        if now - self._fetched_at > FRESH_SECONDS:
+            self._keys = {}  # old keys are not used while the issuer cannot be reached
+        if key_id not in self._keys:
+            is_fetching = self._fetch is not None and not self._fetch.done()
+            if not is_fetching and now - self._tried_at > PAUSE_SECONDS:
+                self._fetch = asyncio.create_task(self._update_keys(now))
+                is_fetching = True
+            if is_fetching and self._fetch is not None:
+                await asyncio.shield(self._fetch)
         if key_id not in self._keys:
             raise Unauthenticated(
                 "the issuer of the token has no key of this id, or could not be reached just now"
             )
         return self._keys[key_id]
+
+    async def _update_keys(self, now: float) -> None:
+        """Fetch the keys, and store `now` as the time of the fetch. A cancelled fetch does not count as tried."""
+        self._tried_at = now
+        try:
+            await self._fetch_keys()
+        except asyncio.CancelledError:
+            self._tried_at = -math.inf
+            raise
+        self._fetched_at = now
 
     async def _fetch_keys(self) -> None:
         """Replace the cached keys by those of the issuer; raise `Unauthenticated` if fetching or parsing fails."""

@@ -66,7 +66,8 @@ class ServedConversation:
     ) -> conversations.Submission:
         """Send a message and return once it is stored; its turn runs in the background, and may call `tools`.
 
-        A message with a `key` that was used in the conversation before is not stored again.
+        A message with a `key` that was used in the conversation before is not stored again. `webhook` is a URL that is called
+        when the turn has ended; an empty text means none.
 
         Raises:
             RequestProblem: the server is full or shuts down, or too little of a quota is left.
@@ -93,7 +94,8 @@ class ServedConversation:
     ) -> conversations.Submission:
         """Answer calls of the paused turn and continue it; without values continue a turn that was cut off.
 
-        `by` is the user who answers, empty for the user of the conversation.
+        `by` is the user who answers, empty for the user of the conversation. `variation` has other models or instructions for
+        the rest of the turn.
 
         Raises:
             ConflictError: a call has been answered already.
@@ -169,7 +171,7 @@ class ServedConversation:
         )
 
     async def check_unanswered(self, values: Mapping[str, Json]) -> None:
-        """Check that none of the calls in `values` has an answer, except those that wait for another person.
+        """Check that no call in `values` has been answered. Calls that still wait are not checked.
 
         Raises:
             ConflictError: a call has an answer, which the message quotes.

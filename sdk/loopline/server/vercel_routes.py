@@ -51,7 +51,10 @@ class UiMessage(BaseModel):
         return [_file(number, part) for number, part in enumerate(self._parts("file"), start=1)]
 
     def answers(self, waiting: Mapping[str, UnansweredCall]) -> dict[str, Json]:
-        """Return the responses to approvals, and the outputs of calls, by call id. An error of the client declines."""
+        """Return the responses to approvals, and the outputs of calls, by call id; other parts are left out.
+
+        A call with an error of the client is declined.
+        """
         answers: dict[str, Json] = {}
         for part in self.parts:
             match part:
@@ -83,7 +86,7 @@ class UiMessage(BaseModel):
         return parts
 
     def approvals(self) -> dict[str, str]:
-        """Return the signed approvals of the message by call id."""
+        """Return the signed approvals of the message by call id. An approval that is only the call id is left out."""
         approvals: dict[str, str] = {}
         for part in self.parts:
             match part:
@@ -245,7 +248,7 @@ def _encoder(
 
 
 async def _answers(served: ServedConversation, message: UiMessage) -> Mapping[str, Json]:
-    """Return the answers of a message to calls that wait, by call id.
+    """Return the answers of a message to calls that wait, by call id; answers to other calls are left out.
 
     Raises:
         ConflictError: no call waits, and a call of the message has been answered already.

@@ -42,7 +42,8 @@ class Webhooks:
         """Check that a webhook can be sent to a URL. The IP address is checked when it is sent.
 
         Raises:
-            LooplineError: the server has no secret for signatures, or the URL is malformed or not https.
+            RequestProblem: the server has no secret for signatures, 422.
+            LooplineError: the URL is malformed, or is not https and there are no `webhook_networks`.
         """
         if not self._secret:
             raise RequestProblem(

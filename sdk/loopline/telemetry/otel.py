@@ -129,7 +129,7 @@ def _quiet() -> Generator[None, None, None]:
 
 
 def _not_sending(record: logging.LogRecord) -> bool:
-    """Filter out log records that an exporter writes while it sends, because its failure is reported once."""
+    """Return False for log records that an exporter writes while it sends: its failure is reported once."""
     del record
     return not _sending.get()
 
@@ -142,6 +142,7 @@ class _SpanExporter(OTLPSpanExporter):
         self._failure = failure
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Send the spans without the SDK's own log messages, and return its result; report the first failure."""
         with _quiet():
             sent = super().export(spans)
         if sent is not SpanExportResult.SUCCESS:
@@ -198,7 +199,7 @@ class _Spans:
         self._tracer = self.provider.get_tracer(SCOPE, version("loopline"), spans.SCHEMA_URL)
 
     def take(self, finished: FinishedSpan) -> None:
-        """Add the span to the queue."""
+        """Add a finished span to the queue of the exporter, with its own ids and times."""
         self._ids.trace_id = int(finished.trace_id, 16)
         self._ids.span_id = int(finished.span_id, 16)
         span = self._tracer.start_span(

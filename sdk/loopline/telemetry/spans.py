@@ -181,7 +181,7 @@ class TurnSpans:
         return [*replies, *self._take(block, body)]
 
     def _end_reply(self, span: FinishedSpan) -> Sequence[FinishedSpan]:
-        """Return the span of a request with the parts of its reply."""
+        """Return `span`, the span of a request, with the collected parts of its reply, and clear the parts."""
         message: JsonObject = {"role": "assistant", "parts": [*self._parts]}
         message["finish_reason"] = self._finish
         self._reply = None
@@ -230,7 +230,7 @@ class TurnSpans:
         return ()
 
     def _take_part(self, body: ReplyPart) -> None:
-        """Add a part to the reply whose span is open."""
+        """Add a part to the reply of the open span, if there is one. The arguments of a call are always stored."""
         parts: list[Json] = [] if self._reply is None else self._parts
         match body:
             case timeline.Thinking(text=text):
@@ -457,7 +457,7 @@ def _reply(
 def spans_of(
     of: ObservedTurn, blocks: Iterable[timeline.Block], *, content: bool = False
 ) -> list[FinishedSpan]:
-    """Return the spans of a turn that ended, from its blocks."""
+    """Return the spans of a turn in the order in which they ended; blocks of other turns are ignored."""
     fold = TurnSpans(of, content=content)
     return [span for block in blocks for span in fold.take(block)]
 
