@@ -42,7 +42,7 @@ class StoredResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def of(cls, outcome: crew.AgentResult) -> StoredResult:
-        """Return the result of a call of an agent; an agent that could not run has an error and no answer."""
+        """Convert the result of an agent's call; if the agent did not run, `turn_id` is empty."""
         result = outcome.result
         if result is None:
             ok = not outcome.problem
@@ -99,12 +99,12 @@ class AgentSteps:
         """Run the calls, at most `limit` at once, and return their results in the order of the calls.
 
         The start and the end of the step are recorded. Results that are recorded already are returned without new
-        runs. A step without a name is named by the agent and a digest of the tasks.
+        runs. If `name` is empty, the name is the first agent and a digest of the tasks, with a number if it repeats.
 
         Raises:
             BundleError: the name is not valid, or used already.
             AskUser: an agent asks the user; the turn waits for the answer.
-            StepFailed: the step was cancelled in the process before.
+            StepFailed: the recorded end of the step is not "ok", for example because it was cancelled.
         """
         name = name or self._name(calls)
         self._steps.claim(name)
@@ -139,7 +139,7 @@ class AgentSteps:
         return name if self._counts[name] == 1 else f"{name} ({self._counts[name]})"
 
     async def _start(self, name: str) -> tl.StepStarted:
-        """Record the start of a step, with the next id for the child runs of the turn, and return its record."""
+        """Record the start of a step, and return it; its `call_id` names the child runs."""
         turn = self._recorder.turn
 
         def start(_: tl.Timeline) -> list[tl.Body]:
@@ -168,7 +168,7 @@ class AgentSteps:
     ) -> tuple[list[StoredResult], crew.SharedFiles]:
         """Run the calls, at most `limit` at once, on the turn's quota; return the results in order, and the files.
 
-        If no agent of another step runs, the quota is opened anew from the usage that the log has.
+        If no agent of another step runs, the quota is computed again from the usage in the log.
         """
         recorder = self._recorder
         if not self._quota.children:
@@ -197,9 +197,9 @@ class AgentSteps:
         shared: crew.SharedFiles,
         elapsed: float,
     ) -> None:
-        """Record the end of an open step, which took `elapsed` milliseconds, with the files that its agents changed.
+        """Record the end of a step that took `elapsed` milliseconds, and its file changes; do nothing if it has ended.
 
-        Results with more than `STEP_BYTES` characters are left out.
+        Results with more than `STEP_BYTES` characters of JSON are not stored.
         """
         recorder = self._recorder
         value = msgspec.json.encode(outcomes).decode()

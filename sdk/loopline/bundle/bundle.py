@@ -71,7 +71,7 @@ def _check_workflow(workflow: object) -> None:
 
 
 def _check_tool(function: object) -> None:
-    """Raise a BundleError if the value is neither a `ToolFunction` nor a Python function, perhaps decorated."""
+    """Raise a BundleError if the value is not a `ToolFunction` or a Python function, which may be decorated."""
     described = names.describe(function)
     is_function = isinstance(function, ToolFunction) or isinstance(
         inspect.unwrap(cast("Callable[..., Any]", function)), FunctionType
@@ -93,7 +93,7 @@ _HOOKS = {
 def _check_hook(name: str, hook: Callable[..., object] | None, parameters: Sequence[str]) -> None:
     """Raise a BundleError if the hook cannot be called with these parameters.
 
-    None is accepted, and a function of C without a signature.
+    None is accepted, and so is a built-in function without a signature.
     """
     if hook is None:
         return
@@ -107,7 +107,7 @@ def _check_hook(name: str, hook: Callable[..., object] | None, parameters: Seque
 
 
 def _check_model(model: object) -> None:
-    """Accept None, a text, a dict, a sequence and an object with a model's method; otherwise raise a BundleError."""
+    """Raise a BundleError if `model` is not None, a text, dict or sequence, and lacks `stream` and `request`."""
     is_model = any(hasattr(model, name) for name in ("stream", "request"))
     if model is None or is_model or isinstance(model, str | Mapping | Sequence):
         return
@@ -238,7 +238,7 @@ class Bundle(LoopParts, Generic[T_co]):
 
     @property
     def defaults(self) -> Mapping[str, Json]:
-        """The configuration with the knowledge section of the workflow class, and then that of the bundle, merged over it."""
+        """The configuration. In its section `knowledge`, keys of the workflow class and then of the bundle win."""
         sections = (self.workflow.knowledge_config, self.knowledge)
         written = [section for section in sections if section is not None]
         if not written:

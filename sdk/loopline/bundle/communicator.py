@@ -50,7 +50,10 @@ class ChatCommunicator:
         completed: bool = False,
         agent: str = "",
     ) -> Awaitable[None]:
-        """Send a part of a text, which is never recorded. `index` counts the parts of the marker from 0."""
+        """Send a part of a streamed text, which is never recorded.
+
+        `marker` is the kind of text, and `index` the number of the part with this marker, from 0.
+        """
         status = "completed" if completed else "running"
         envelope = _envelope(agent, marker, status, "", "")
         delta = {"text": text, "marker": marker, "index": index, "completed": completed}
@@ -69,7 +72,7 @@ class ChatCommunicator:
         agent: str = "",
         route: str = "chat_step",
     ) -> Awaitable[None]:
-        """Send an event with any type and route."""
+        """Send an event with any type and route; it is also recorded if the communicator is durable."""
         envelope = _envelope(agent, step, status, title, markdown)
         sent = {"event": envelope, "data": dict(data or {}), "delta": None, "route": route}
         return self._emitter.emit(type, sent, durable=self._durable)

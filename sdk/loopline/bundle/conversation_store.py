@@ -14,7 +14,7 @@ from loopline.memory import PastTurns, Scope, Target, TurnFilterOptions, TurnHit
 from loopline.models import JsonObject
 from loopline.react import TurnPayload
 from loopline.reader import Reader, Reading, timeline_document
-from loopline.refs import parse
+from loopline.refs import FileRef
 
 StoredBody = tl.UserAttachment | tl.FileAdded | tl.ArtifactKept
 _STORED = tl.BodyUnion[StoredBody](StoredBody)
@@ -58,14 +58,15 @@ class ConversationStore:
         )
         if recorded:
             return recorded[-1].ref
-        name = parse(f"fi:{tl.turn_id(recorder.number)}.{change.path}")
+        path = change.path
+        name = FileRef(turn_id=tl.turn_id(recorder.number), area=path.area, path=path.path)
         block = await self._reader.find(name)
         if block is None:
             raise LooplineError(f"{change.path} is not stored")
         return block.ref
 
     async def get_blob_bytes(self, ref: str) -> bytes:
-        """Return the content of an attachment or a file; for other refs, their text as UTF-8.
+        """Return the bytes of an attachment or a file; for a ref without bytes, its text as UTF-8.
 
         Raises:
             LooplineError: the ref cannot be read; the message says why.
@@ -84,7 +85,7 @@ class ConversationStore:
         """Return the payload of a turn, with its attachments.
 
         Raises:
-            LooplineError: the conversation does not have the turn.
+            LooplineError: the conversation does not have a turn with the id `turn`.
         """
         for payload in await self.list_conversation():
             if payload.turn_id == turn:
@@ -97,11 +98,10 @@ class ConversationStore:
 
     async def artifacts(self, turn: str = "") -> Sequence[StoredArtifact]:
         """Return the attachments, files and kept values of a turn in order; without `turn`, of all turns."""
-        number = tl.turn_number(turn) if turn else 0
         return [
             _artifact(block, body)
             for block, body in _STORED.among(await self._full())
-            if number in (0, block.turn)
+            if turn in ("", block.turn_id)
         ]
 
     async def _full(self) -> tl.Timeline:
@@ -110,7 +110,7 @@ class ConversationStore:
     def _payload(
         self, timeline: tl.Timeline, block: tl.Block, prompt: tl.UserPrompt
     ) -> TurnPayload:
-        """Return the payload of a turn from the block and the body of its prompt, with the prompt's attachments."""
+        """Return the payload of a turn, given the block and the body of its prompt, with the prompt's attachments."""
         key = self._recorder.conversation
         return TurnPayload(
             text=prompt.text,

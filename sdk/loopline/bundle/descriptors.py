@@ -58,7 +58,7 @@ _ALIKE_CONSUMER = 0.8
 
 
 def load_tools(module: str, bundle: LoadedBundle) -> toolbox.ToolSet:
-    """Load the tools that the bundle, its workflow class and a descriptor module list. `module` may be empty.
+    """Load the tools that the bundle, its workflow class and the descriptor `module` list; with "" no module is read.
 
     Raises:
         BundleError: the descriptor or a tool is not valid; the message names file and line.
@@ -76,7 +76,7 @@ def load_tools(module: str, bundle: LoadedBundle) -> toolbox.ToolSet:
 def load_mcp_selections(module: str, bundle: LoadedBundle) -> tuple[McpSelection, ...] | None:
     """Read the tools of MCP servers that a descriptor module lists.
 
-    Return None if it does not have `MCP_TOOL_SPECS`, or if the name of the module is empty.
+    Return None if it does not set `MCP_TOOL_SPECS` or sets None, or if `module` is empty.
 
     Raises:
         BundleError: `MCP_TOOL_SPECS` is not a list, or an entry is not valid; the message names file and line.
@@ -222,7 +222,7 @@ class _Descriptor:
         return BundleError(f"{self.location(name, item)}: {problem}")
 
     def location(self, name: str, item: int | str | None = None) -> str:
-        """Return the file and, if known, the line of a setting, or of an item of its list or dict."""
+        """Return `file:line` of a setting, or of an item in it; the module's name if it does not have a file."""
         file = self.module.__file__
         if file is None:
             return self.module.__name__
@@ -230,7 +230,7 @@ class _Descriptor:
         return file if written is None else f"{file}:{_line(written, item)}"
 
     def check_spelling(self, names: Iterable[str]) -> None:
-        """Raise a BundleError for a setting with a name similar to one of `names`."""
+        """Raise a BundleError if an unknown upper-case name in the module is similar to one of `names`."""
         for name in vars(self.module):
             if name in (*TOOL_NAMES, *SKILL_NAMES) or name != name.upper():
                 continue
@@ -239,7 +239,7 @@ class _Descriptor:
 
 
 def _assignments(file: Path) -> dict[str, ast.expr]:
-    """Return the expressions assigned to names at the top level of a Python file, the last for each; empty without one."""
+    """Return the last expression assigned to each top-level name of a Python file; empty if the file is missing."""
     assignments: dict[str, ast.expr] = {}
     if file.suffix != ".py" or not file.is_file():
         return assignments
@@ -333,7 +333,7 @@ def _builtin(descriptor: _Descriptor, index: int, spec: Mapping[object, object])
 def _spec(
     descriptor: _Descriptor, index: int, spec: Mapping[object, object]
 ) -> tuple[str, str, str]:
-    """Check an entry; return the kind of its source, `ref` or `module`, the name of the source, and the alias.
+    """Check an entry of `TOOLS_SPECS`; return the key of its source (`ref` or `module`), the source, and the alias.
 
     Raises:
         BundleError: the entry has an unknown key, not exactly one source, or an invalid alias; the message has the line.
@@ -352,7 +352,7 @@ def _spec(
 
 
 def _functions(module: ModuleType) -> Iterable[toolbox.ToolFunction[..., Any]]:
-    """Return the tools in a module in order of definition, each once, without names that start with an underscore."""
+    """Return the tools in the public names of a module, imported ones too, each once, in the order of the names."""
     named = ((name, value) for name, value in vars(module).items() if not name.startswith("_"))
     functions = [
         cast("toolbox.ToolFunction[..., Any]", value)
@@ -368,10 +368,10 @@ def is_alias(text: str) -> bool:
 
 
 def load_runtimes(module: str, bundle: LoadedBundle) -> Mapping[str, str]:
-    """Read the backends in `TOOL_RUNTIME` for the tools that run programs, by tool name; empty without a module.
+    """Return the backends in `TOOL_RUNTIME` of `exec.python` and `exec.shell`, if set; empty if `module` is empty.
 
     Raises:
-        BundleError: the descriptor is not valid; the message names file and line.
+        BundleError: the module cannot be imported, or `TOOL_RUNTIME` is not a dict; the message names file and line.
     """
     if not module:
         return {}
@@ -409,7 +409,7 @@ def _check_runtime(descriptor: _Descriptor, tools: toolbox.ToolSet) -> None:
     """Check the backend of each tool in `TOOL_RUNTIME`.
 
     Raises:
-        BundleError: a tool or a backend is unknown, or a tool of the bundle has another backend than `local`.
+        BundleError: a tool or a backend is unknown, or a backend does not support the tool.
     """
     for key, runtime in _read_runtimes(descriptor).items():
         name = str(key)

@@ -57,7 +57,7 @@ class _File:
 def import_path(path: Path, root: Path | None = None) -> ModuleType:
     """Import the package in a folder with an `__init__.py`, or the module in a file. A repeated call returns the same module.
 
-    With `root` its code may import the modules and packages in that folder by their names.
+    Code of the module may import the modules and packages in the folder `root` by their names.
 
     Raises:
         BundleError: the code fails; the message names file and line.
@@ -94,10 +94,10 @@ def _register(path: Path, root: Path | None) -> str:
 
 
 def find_beside(name: str, root: Path) -> Path | None:
-    """Return the file of a module, or the folder of a package, that code in `root` imports from there by its name.
+    """Return the file of a module, or the folder of a package, that `import name` loads from the folder `root`.
 
-    None if there is none, if the name is that of Loopline or of a module in the standard library, or if Python finds it
-    without help, because `root` is in `sys.path`.
+    Return None if neither exists, if the name is `loopline` or a module of the standard library, or if `root` is in
+    `sys.path`, so that Python finds it without help.
     """
     if name in sys.stdlib_module_names or name == "loopline":
         return None
@@ -117,7 +117,7 @@ def import_name(name: str, folder: Path | None) -> ModuleType | None:
     """Import a module by its full name; return None if the module does not exist.
 
     Raises:
-        BundleError: the code fails; the message names the file and line in `folder`.
+        BundleError: the code fails, or imports a missing module; the message names the file and line in `folder`.
     """
     with _lock:
         # The file may be newer than the cached listing of its folder.
@@ -148,7 +148,7 @@ def blame(error: BaseException, folder: Path | None) -> BundleError:
 
 
 def _hint(error: BaseException, text: str) -> str:
-    """Return the end of the message for a missing `await` or a misspelt name; "" for other errors."""
+    """Return a hint for a missing `await`, a relative import in a single file, or a misspelt name; otherwise ""."""
     if isinstance(error, AttributeError | TypeError) and "'coroutine'" in text:
         return ": is `await` missing?"
     if isinstance(error, ImportError) and text == _NO_PACKAGE:
@@ -233,8 +233,8 @@ def _top_spec(package: str) -> ModuleSpec | None:
 def _import_of(package: str) -> Callable[..., ModuleType]:
     """Return an `__import__` for the modules of a package that also finds the package by its public name.
 
-    It does not do so if the public name is that of Loopline or of a module in the standard library. It finds the modules
-    beside the package too, if the package was imported with their folder as its root.
+    It does not do so if the public name is `loopline` or a module of the standard library. If the package was
+    imported with a `root`, it also finds the modules in that folder.
     """
     public = public_name(package)
     hidden = public in sys.stdlib_module_names or public == "loopline"

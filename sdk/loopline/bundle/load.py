@@ -159,7 +159,7 @@ class LoadedBundle:
         return (self.folder / f"{module}.py").is_file()
 
     def _module_hint(self, name: str) -> str:
-        """Return the part of an error message that names similar modules of the bundle."""
+        """Return the hint of an error message: similar modules, or that the bundle is a single module."""
         files = _files(self.folder) if self.folder else []
         stems = [file.removesuffix(".py").replace("/", ".") for file in files]
         modules = [f"{self.name}.{stem}" for stem in stems if not stem.endswith("__init__")]
@@ -185,7 +185,7 @@ class _Site:
 
 
 def load(source: str | Path | Bundle[Any]) -> LoadedBundle:
-    """Load a bundle from a path or a name, or return the location of a Bundle value.
+    """Load a bundle from a path or a name, or wrap a Bundle value with the location of its code.
 
     A path is the folder of a package, a .py file, a folder with a .py file of the same name, or the folder of a project with
     an entry point for a bundle. A text
@@ -236,7 +236,7 @@ def _entry_points() -> list[EntryPoint]:
 
 
 def _is_name(source: str | Path) -> bool:
-    """Return True for a text without a slash, without the suffix `.py`, and without `.` or `~` as its start."""
+    """Return True if the source is a name: a text without a slash, a leading `.` or `~`, or a final `.py`."""
     text = str(source)
     marks = ("/", os.sep)
     return not (
@@ -502,7 +502,7 @@ def _read_imports(source: bytes, package: str) -> frozenset[str]:
 
 
 def _import_statements(code: CodeType) -> Iterator[tuple[int, str, Sequence[str]]]:
-    """Yield the level, the module and the imported members of each import statement in the code."""
+    """Yield the level (number of dots), the module and the imported members of each import, also inside functions."""
     for kind, values in ModuleFinder().scan_opcodes(code):
         match kind, values:
             case "absolute_import", (members, module):
@@ -538,9 +538,9 @@ def _resolve_loaded(file: str) -> Path:
 
 
 def _search_locations(package: str, name: str, folder: Path) -> list[str]:
-    """Return the folders in which the modules of a package are searched.
+    """Return the folders in which the module `name` of a package is searched.
 
-    Without a package these are `sys.path`, and first the folder of the bundle if its own module is imported from there.
+    If `package` is empty, these are `sys.path`, after the folder of the bundle if the module is imported from it.
     """
     if not package:
         return [str(folder), *sys.path] if importer.find_beside(name, folder) else sys.path
@@ -623,9 +623,9 @@ def tool_lists(bundle: LoadedBundle) -> Iterator[ToolPattern]:
 
 
 def names_every_module(bundle: LoadedBundle, kind: Kind) -> bool:
-    """Return True if `descriptor_modules` is complete.
+    """Return True if `descriptor_modules` finds all modules of this kind.
 
-    It is not if a name is not a literal, a call passes `**keywords`, or a workflow class is defined outside the bundle.
+    It does not if a name is not a literal, a call passes `**keywords`, or a workflow class is outside the bundle.
     """
     own = {file.resolve() for file in bundle.code}
     for workflow in loop_checks.workflow_classes(bundle.bundle.workflow):
@@ -646,7 +646,7 @@ def names_every_module(bundle: LoadedBundle, kind: Kind) -> bool:
 
 
 def _check(argument: ast.keyword) -> None:
-    """Check an argument of `build_react` that is a limit or a preset. Of an expression only the name is checked.
+    """Check an argument of `build_react` that is a limit or a preset; of a value that is not a literal, only the name.
 
     Raises:
         LooplineError: the limit or the preset is unknown, or its literal value is not valid.
@@ -679,7 +679,7 @@ def _calls(bundle: LoadedBundle) -> Iterator[tuple[Path, ast.Call]]:
 
 @lru_cache(PARSED_FILES)
 def _calls_in(source: bytes) -> tuple[tuple[ast.Call, tuple[ast.ClassDef, ...]], ...]:
-    """Return the calls of `build_react` in a module. A call on `self` comes with the classes that contain it.
+    """Return the calls of `build_react` in a module, each with the classes that contain it if it is `self.build_react`.
 
     The result is empty if the module has a syntax error; importing the module reports it.
     """

@@ -57,9 +57,9 @@ async def nearest_pages(
 ) -> Sequence[AgentsPage]:
     """Return the AGENTS.md in the files of the turn; without one, the page of each repository of the knowledge space.
 
-    `repositories` are the names of the repositories in a space of several; of these the first 8 are read, and the pages
-    share 20,000 characters of a prompt. A page of the space is recorded with the header of the turn, for its ref to be
-    readable when the repository no longer exists. The result is empty if there is no page, or `read` is None.
+    `repositories` are the names of the repositories in a space of several. Only the first 8 are read, and each page
+    may fill an equal share of 20,000 characters. A page of the space is recorded with the header of the turn, so that
+    its ref can be read when the repository no longer exists. The result is empty without a page, or if `read` is None.
     """
     block = recorder.timeline.files.files.get(NAME)
     if block is not None and isinstance(block.body, FileAdded):
@@ -123,7 +123,7 @@ class LoopSpec(Struct, frozen=True, kw_only=True):
     agent_settings: ModelSettings = UNSET
 
     def options(self, run: PreparedRun) -> LoopOptions:
-        """Combine the options of the preset, the environment, the code, the configuration and the turn. Later ones win.
+        """Combine the options of the preset, the environment, the code and configuration, and the turn. Later ones win.
 
         Raises:
             LooplineError: an option is out of range, options contradict each other, or the value of an environment
@@ -192,7 +192,7 @@ class LoopSpec(Struct, frozen=True, kw_only=True):
         )
 
     def expand_search(self, search: toolbox.Tool, run: PreparedRun, quota: Quota) -> toolbox.Tool:
-        """Wrap the search if `Quality(hyde=…)` is set: it also searches for words of an imagined answer.
+        """Wrap the search if `Quality(hyde=…)` is set, to add words of an imagined answer to the query.
 
         Without `hyde` the search is returned unchanged. The usage of the model counts against the quota.
         """
@@ -225,9 +225,9 @@ class LoopSpec(Struct, frozen=True, kw_only=True):
 
 
 def uses_loop_tools(options: LoopOptions, services: Services) -> bool:
-    """Return True if the options or properties have a use for `react.plan`, `react.read` and `react.hide`.
+    """Return True if a loop needs `react.plan`, `react.read` and `react.hide`.
 
-    These are plans, files, a search in past turns, an AGENTS.md page, and programs.
+    It needs them if plans, files, the search in past turns, AGENTS.md pages or programs are switched on.
     """
     settings = services.settings
     return (
@@ -299,7 +299,10 @@ T = TypeVar("T")
 
 
 def as_async(function: Callable[..., Awaitable[T] | T]) -> Callable[..., Awaitable[T]]:
-    """Return the function if it is `async def`, else an async function that calls it in a thread, like a plain tool."""
+    """Return the function if it is `async def`, otherwise an async function that calls it in a thread.
+
+    If the call in the thread returns an awaitable, that is awaited.
+    """
     if inspect.iscoroutinefunction(function):
         return function
 

@@ -33,7 +33,7 @@ def workflow_classes(workflow: type) -> list[type]:
 
 
 def misspelt_attributes(workflow: type) -> Iterator[tuple[str, str]]:
-    """Yield an error message with file and line, and the nearest name, for each misspelt attribute of the class."""
+    """Yield an error message with file and line, and the nearest name, for each misspelt attribute of the classes."""
     known = {name for kind in workflow.__mro__ if _is_of_loopline(kind) for name in vars(kind)}
     for kind in workflow_classes(workflow):
         own = {name: value for name, value in vars(kind).items() if name not in known}
@@ -43,7 +43,7 @@ def misspelt_attributes(workflow: type) -> Iterator[tuple[str, str]]:
 
 
 def misspelt_names(attributes: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """Yield each name that is similar to that of a setting, or of a hook if the value is a function; and that name."""
+    """Yield pairs of a misspelt name and the correct name of a setting, or of a hook if the value is a function."""
     for name, value in attributes.items():
         if name in (*_SETTINGS, *_HOOKS):
             continue
@@ -69,7 +69,7 @@ def _is_of_loopline(kind: type) -> bool:
 def _location(kind: type, attribute: str) -> str:
     """Return the file and line of an attribute in the source of its class.
 
-    The line is left out if it is not found, and the name of the module is returned if the source does not exist.
+    The line is left out if it is not found. If the source file does not exist, return the name of the module.
     """
     module = sys.modules.get(kind.__module__)
     name: str | None = getattr(module, "__file__", None)
@@ -105,7 +105,7 @@ def build_parameters(build: Callable[..., Any]) -> frozenset[str]:
 
 
 def check_build_limits(limits: Limits, build: Callable[..., Any]) -> None:
-    """Check the keywords of `build_react` that are not among its named parameters.
+    """Check the extra keywords of `build_react`, here `build`, which must be limits in their range.
 
     Raises:
         LooplineError: a keyword is not a limit, or a limit is out of range.
@@ -162,7 +162,7 @@ def check_attributes(workflow: object, known: Container[str]) -> None:
 
 
 def make_extensions(hooks: Iterable[RoundHook], middleware: Iterable[Middleware]) -> Extensions:
-    """Return the extensions of a workflow. Rounds call a hook and do not await it, so `async def` would have no effect.
+    """Return the extensions with these hooks and middleware. Hooks are not awaited, so `async def` is an error.
 
     Raises:
         BundleError: a hook is `async def`; the message has its file and line.

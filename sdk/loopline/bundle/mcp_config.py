@@ -150,7 +150,7 @@ class _VariableReplacer:
         return _VARIABLE.sub(self._replace, text)
 
     def value(self, name: str, text: str) -> str:
-        """Replace the variables in a header or environment variable; if its name suggests a secret, hide the value."""
+        """Replace the variables in a text; if `name` suggests a secret, add the result to `secrets`."""
         filled = self.text(text)
         if _SECRET_NAME.search(name):
             self._hide(filled)
@@ -158,7 +158,11 @@ class _VariableReplacer:
         return filled
 
     def _replace(self, match: re.Match[str]) -> str:
-        """Return the variable's value and keep it as a secret; if empty, return the default or raise a ToolError."""
+        """Return the value of a variable, and add it to `secrets`; if it is empty or not set, return the default.
+
+        Raises:
+            ToolError: the variable does not have a default.
+        """
         name = match["name"]
         default = match["default"]
         value = self._environment.get(name)
@@ -210,7 +214,7 @@ def _servers(document: Json) -> dict[str, McpServerFields]:
 
 
 def _entry(name: str, file: Path, fields: McpServerFields) -> McpServerEntry:
-    """Make the entry of a server; without a `type` a server with a URL is `http`, and another server `stdio`.
+    """Make the entry of a server. If `type` is missing, it is `http` for a server with a URL, otherwise `stdio`.
 
     An entry of an unknown type has a `problem`.
 

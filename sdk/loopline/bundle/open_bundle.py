@@ -105,9 +105,9 @@ class OpenBundle:
         spawn: SpawnRun,
         instructions: str = "",
     ) -> PreparedRun:
-        """Update the knowledge space, set the header of the turn in the recorder, and return the run.
+        """Prepare a run: update the knowledge space, and set the header of the turn in the recorder.
 
-        `model` is the model in the header until a workflow builds a loop. `instructions` replace those of the loop.
+        The header names `model` until a workflow builds a loop. `instructions` replace those of the loop if not empty.
         If updating the knowledge space fails, a notice is recorded and the old index is used. A resumed turn keeps its
         header with a new version and number of recoveries; if this process took the turn over, that is recorded at once.
         """
@@ -204,7 +204,7 @@ class OpenBundle:
 
 
 async def _record_reflection(run: PreparedRun, result: TurnResult[Any]) -> None:
-    """Record that a lesson must be drawn from the user's own turn, if the quality options ask for it."""
+    """Record a request for a lesson if the turn failed and the quality options ask for such lessons."""
     header = run.recorder.turn.header
     quality = run.services.quality_of(header.preset if header else "")
     if not quality.quality.own_turns or quality.reflexion is None:
@@ -215,7 +215,7 @@ async def _record_reflection(run: PreparedRun, result: TurnResult[Any]) -> None:
 
 
 def _recoveries(turn: Turn, *, adopted: bool) -> int:
-    """Return how often the turn was resumed automatically after its process stopped, including this time.
+    """Return how often the turn was resumed automatically after its process stopped; with `adopted`, this time counts.
 
     The first start of a message that was sent to be run by any process does not count.
     """
@@ -239,7 +239,7 @@ def _check_deps(loaded: LoadedBundle, deps: object) -> None:
 
 
 def _check_result(result: object, loaded: LoadedBundle, answer: Completion | None) -> None:
-    """Raise a BundleError if the result does not have the recorded answer: all readers get the same answer."""
+    """Raise a BundleError if the value is not a TurnResult, or lacks the recorded `answer` ("" if None)."""
     recorded = answer.text if answer is not None else ""
     if inspect.iscoroutine(result):
         result.close()

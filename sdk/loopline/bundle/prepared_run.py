@@ -87,7 +87,7 @@ class ApplicationHostingService:
         """Return the resource name and the file of an output, given the block that the ref was found to name.
 
         Raises:
-            LooplineError: the block is None, or is not an external output.
+            LooplineError: the block is None, or the file is not visible to users (`visibility="external"`).
         """
         if block is None:
             raise LooplineError(
@@ -324,7 +324,7 @@ class PreparedRun(Struct, frozen=True, kw_only=True):
         agent: tuple[str, str] = ("", ""),
         tools: toolbox.ToolSet | None = None,
     ) -> timeline.TurnHeader:
-        """Return the header of the turn for a loop with these models, options and tools. `agent` is its name and digest.
+        """Return the header of the turn for a loop with these settings. `agent` is the name and the digest of an agent.
 
         The first of `models` is the model, the others are its fallbacks. Only options that differ from the defaults are
         stored, and of the tools only those that the client runs.

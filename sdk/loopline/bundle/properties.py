@@ -114,7 +114,7 @@ class Properties:
     locations: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def at(self, name: str, default: Json = None) -> Json:
-        """Return a copy of the value or section with a dotted name, or the default."""
+        """Return a copy of the value or section with a dotted name, or the default if it is missing."""
         value: Json = self.tree
         for part in name.split("."):
             if not isinstance(value, dict) or part not in value:
@@ -234,10 +234,11 @@ class _Merge:
         return section
 
     def _value(self, expected: Json, current: Json, value: Json, path: _Path) -> Json:
-        """Return the new value of a key: a section is merged into `current`, and another value replaces it.
+        """Return the new value of a key: a section is merged into `current`, any other value replaces `current`.
 
         Raises:
-            PropertyError: the value has another type than `expected`. None accepts all types, and a float whole numbers too.
+            PropertyError: the value has another type than `expected`. None accepts every type, and a float
+                whole numbers too.
         """
         if isinstance(value, dict) and isinstance(expected, dict | None):
             before = current if isinstance(current, dict) else {}
@@ -254,7 +255,7 @@ class _Merge:
 
 
 def _leaves(section: JsonObject, path: _Path = ()) -> Iterator[tuple[_Path, Json]]:
-    """Yield the path and the value of each key that is not a section; an empty section counts as a value."""
+    """Yield the path and the value of each nested key; sections are left out, except empty ones."""
     for key, value in section.items():
         if isinstance(value, dict) and value:
             yield from _leaves(value, (*path, key))
@@ -288,7 +289,7 @@ def _kind(expected: Json) -> str:
 
 
 def _nest(shape: JsonObject, name: str, value: Setting) -> JsonObject:
-    """Convert a dotted name to nested sections with the value inside.
+    """Return nested sections for a dotted name, with the value, as JSON, in the innermost section.
 
     Raises:
         PropertyError: a part of the name is empty, or the value is not valid YAML or JSON.
@@ -307,7 +308,7 @@ def _nest(shape: JsonObject, name: str, value: Setting) -> JsonObject:
 
 
 def _parse_typed(shape: JsonObject, name: str, value: TypedValue) -> Json:
-    """Parse a typed value as YAML; return the typed text if the default is a text and the YAML is another type or invalid.
+    """Parse a typed value as YAML; keep it as text if the default is a text and the YAML is invalid or not a text.
 
     Raises:
         PropertyError: the value is not valid YAML, and the default is not a text.
@@ -353,7 +354,7 @@ def _section(values: Mapping[object, object], name: str) -> JsonObject:
 
 
 def _read_file(file: Path) -> tuple[YamlDocument, JsonObject]:
-    """Read a YAML file; return the document with its lines, and its sections and keys, empty for an empty file.
+    """Read a YAML file; return the document, which has the line numbers, and its content, {} for an empty file.
 
     Raises:
         PropertyError: the file is not UTF-8 or YAML, or is not a mapping; the message has file and line.

@@ -54,7 +54,7 @@ class BundleCode(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, loaded: LoadedBundle, properties: Properties) -> BundleCode:
-        """Read the files of the bundle, which blocks.
+        """Collect from the code of the bundle the names and modules that `check_restrictions` checks. This blocks.
 
         Raises:
             BundleError: a file of an agent is not valid; the message names file and line.

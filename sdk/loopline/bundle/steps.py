@@ -48,11 +48,11 @@ class StepRunner:
         self._watch: asyncio.Task[None] | None = None
 
     def claim(self, name: str) -> None:
-        """Check the name of a step that begins now, and reserve it.
+        """Check the name of a new step, and mark the name as used in this turn.
 
         Raises:
             BundleError: the name is empty, too long or used already, or the turn has too many steps.
-            AskUser: another step waits for the user, so no further step begins.
+            AskUser: another step waits for the user, so no further step may start.
         """
         if self._question is not None:
             raise self._question
@@ -72,14 +72,14 @@ class StepRunner:
 
     @contextmanager
     def running(self, name: str) -> Generator[None]:
-        """Count a step as running inside the context; while steps run, stops of other processes are looked for."""
+        """Count a step as running inside the context; meanwhile the log is polled for stops by other processes."""
         ended = self._running[name] = asyncio.Event()
         if self._watch is None:
             self._watch = asyncio.create_task(self._look_for_stops())
         try:
             yield
         finally:
-            del self._running[name]
+            self._running.pop(name, None)  # it is not there while the step is paused
             ended.set()
             if not self._running:
                 self._end_watch()
@@ -90,7 +90,7 @@ class StepRunner:
             self._watch = None
 
     async def _look_for_stops(self) -> None:
-        """Pass a stop of another process on, and the end of a conversation that was forgotten, while steps run."""
+        """Poll the log every `LOOK_SECONDS` until cancelled, so that a stop by another process reaches this turn."""
         recorder = self._recorder
         while True:
             # Not by the port's clock: other processes live in the time of this machine.
@@ -100,7 +100,7 @@ class StepRunner:
                     await recorder.newest_steer_after(recorder.timeline.seq)
 
     async def pause(self, name: str, question: AskUser) -> None:
-        """Begin no further step, since this step waits for the user, and wait until no other step runs."""
+        """Store the question of this step, so that no further step starts, and wait until no other step runs."""
         self._question = self._question or question
         own = self._running.pop(name, None)
         while self._running:
@@ -173,7 +173,7 @@ class StepRunner:
         *,
         is_search: bool = False,
     ) -> Any:
-        """Run the function of a step, and record its end; with `is_search` the result None means that it is not known.
+        """Call `work`, record the end of the step, and return the result; with `is_search`, None means unknown.
 
         Raises:
             StepFailed: the function raised an exception, or its result cannot be recorded.
@@ -278,7 +278,7 @@ def _dump_json(value: object) -> str:
 def _bind_alike(
     reconcile: Callable[..., Any] | None, function: Callable[..., Any]
 ) -> Callable[..., Any] | None:
-    """Return a tool's `reconcile` with the arguments that `functools.partial` has bound for the tool."""
+    """Bind the arguments of `function` to `reconcile`, if `function` is a `functools.partial`."""
     if reconcile is None or not isinstance(function, partial):
         return reconcile
     return partial(reconcile, *function.args, **function.keywords)

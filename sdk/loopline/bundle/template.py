@@ -116,7 +116,7 @@ class Installation:
 
     @property
     def with_words(self) -> str:
-        """The options of `uv run` for this source, quoted for a shell, with a space after each."""
+        """The options of `uv run` that add Loopline from its source, quoted for a shell, with a space at the end."""
         match self.arguments:
             case ("-e", path):
                 return f"--with-editable {shlex.quote(path)} "

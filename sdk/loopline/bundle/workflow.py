@@ -299,7 +299,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
     async def _spawn(
         self, run: PreparedRun, loop: LoopSpec, child: react.Child, listen: EventSink
     ) -> tl.TurnResult[Any]:
-        """Start or resume a child run, and return its result; a task with a form makes one structured call.
+        """Start or resume a child run, and return its result. A task with a `form` makes one structured model call.
 
         The model settings of the turn replace those in the limits of the child.
         """
@@ -339,7 +339,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         )
 
     def _record_task_files(self, recorder: tl.Recorder, child: react.Child | None) -> None:
-        """Add the files of the task to the first records of a new child run."""
+        """Add the files of the task to the first records of a child run; do nothing if the run is resumed."""
         if child is None or not child.task.files or recorder.turn.header is not None:
             return
         limits = self._run.services.settings.workspace
@@ -355,7 +355,8 @@ class BaseWorkflow(Generic[toolbox.Deps]):
     ) -> Callable[[], Awaitable[react.React[Any] | None]] | None:
         """Return a function that builds the loop of the agent to which the conversation was handed over.
 
-        The function returns None if the leading agent has not changed. Without leading agents the result is None.
+        That function returns None if the leading agent has not changed. Return None instead
+        of a function if the bundle does not have agents that may lead.
         """
         if not self._leaders:
             return None
@@ -376,7 +377,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         return agents and crew.leading_agents(agents)
 
     def _apply_leader(self, loop: LoopSpec) -> LoopSpec:
-        """Return the loop of the agent that leads the conversation, or the bundle's own loop if none leads."""
+        """Return the loop of the agent that leads, or the bundle's own loop; a child run keeps `loop`."""
         services = self._run.services
         recorder = self._run.recorder
         leaders = self._leaders
@@ -478,7 +479,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         return toolbox.ToolSet([*own_tools, *_client_tools(own_tools, run.recorder.turn.prompt)])
 
     def _background_tools(self, tools: toolbox.ToolSet, run: PreparedRun) -> Sequence[toolbox.Tool]:
-        """Return the tool that awaits and stops background calls, if one of the tools runs there."""
+        """Return the tool that awaits and stops background calls, if any tool may run in the background."""
         for tool in tools.values():
             if isinstance(tool, toolbox.BoundTool) and tool.function.background:
                 background = run.services.background
@@ -520,7 +521,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         return replace(crew_of(agents, loop.preset, services), recall=self._run.recall_lessons)
 
     async def _record_problems(self, tools: McpTools) -> None:
-        """Record a notice for the model for each MCP server without tools, once in a turn."""
+        """Record a notice for the model for each problem of the MCP servers, each once in a turn."""
         if not tools.problems:
             return
         recorder = self._run.recorder
@@ -711,7 +712,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         return result(recorder.timeline, recorder.number, "complete", output=output)
 
     async def keep(self, name: str, value: models.Json) -> str:
-        """Record a text or a JSON value as an artifact, and return the ref of this version.
+        """Record a text or a JSON value as an artifact of the turn, and return the ref of this version.
 
         A name that was used in the turn before gets the next version.
         """
@@ -790,7 +791,7 @@ def _named_preset(preset: react.PresetName | react.Preset, limits: react.Limits)
 def _loop_tools(
     loop: LoopSpec, options: react.LoopOptions, timeline: tl.Timeline
 ) -> list[toolbox.Tool]:
-    """Return those of `react.plan`, `react.read` and `react.hide` that the loop has.
+    """Return `react.read`, and `react.plan` and `react.hide` if the loop uses them.
 
     A conversation with an open plan has `react.plan`: the plan began before it was switched off, and may have to change.
     """
@@ -817,7 +818,7 @@ def _client_tools(tools: Sequence[toolbox.Tool], prompt: tl.Block | None) -> Seq
 def _allowed_tools(
     tools: Iterable[str] | None, configured: tuple[toolbox.ToolPattern, ...] | None
 ) -> tuple[tuple[toolbox.ToolPattern, ...], ...]:
-    """Return the patterns of `build_react(tools=…)` and of the configuration; a tool must match one of each that is set."""
+    """Return a group of patterns for each of the two settings that is not None; a tool must match every group."""
     allowed = [] if configured is None else [configured]
     if tools is not None:
         location = names.caller_location()

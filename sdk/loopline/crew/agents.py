@@ -157,7 +157,7 @@ class Agents(Mapping[str, Agent]):
         return len(self._agents)
 
     def find(self, name: str, also: Sequence[str] = ()) -> Agent:
-        """Return the agent of that name; case and surrounding spaces are ignored.
+        """Return the agent with this name; case and surrounding spaces are ignored.
 
         Raises:
             ToolError: no agent has this name; the message lists the agents and the names in `also`, the most similar name
@@ -275,7 +275,7 @@ class _AgentFile:
             raise self._error(key, str(error)) from error
 
     def _read(self, key: str, value: models.Json) -> object:
-        """Return a value of the front matter in the form that `Agent` takes; a text of names is split at its commas.
+        """Convert a value of the front matter for `Agent`; a text for `tools` or `skills` is split at commas.
 
         Raises:
             BundleError: the value has the wrong type; the message has file and line.
@@ -341,7 +341,10 @@ class Reasoning:
     auto_agents: tuple[str, ...] = AUTO_AGENTS
 
     def effort(self, agent: str) -> Effort | None:
-        """Return the effort of the agent of that name; None if its requests do not set an effort."""
+        """Return the effort for the agent with this name: its default or that of the budget, depending on the mode.
+
+        None means that requests do not set an effort.
+        """
         default = DEFAULT_EFFORTS.get(agent.lower())
         budgeted = None if self.budget is None else effort_of_budget(self.budget)
         match self.mode:

@@ -102,7 +102,7 @@ class Crew:
         object.__setattr__(self, "slots", asyncio.Semaphore(self.options.max_workers))
 
     def dispatcher(self, invocation: ToolInvocation, shared: SharedFiles) -> Dispatcher:
-        """Return the dispatcher of one call; its events are custom events of the call, and its agents share `shared`."""
+        """Return the dispatcher of a tool call, which emits custom events; its agents share the files in `shared`."""
         context = invocation.context
 
         def on_event(event: AgentEvent) -> None:
@@ -122,7 +122,7 @@ class Crew:
     async def run_agent(
         self, call: AgentCall, index: int, invocation: ToolInvocation, shared: SharedFiles
     ) -> AgentResult:
-        """Run an agent, or resume its run, between the hooks of the pipeline; `index` is its position in the call.
+        """Run an agent, or resume its run, between the quality hooks; `index` is its position in the tool call.
 
         A hook may answer in place of the agent, or change the result. If the run fails, the result has the error.
 
@@ -154,7 +154,7 @@ class Crew:
         return await self.pipeline.run(call, execute, dispatch, self.recall)
 
     def hook_dispatch(self, context: ToolContext[object], number: int) -> Callable[[int], RunAgent]:
-        """Return a function from the number of a hook to the function by which the hook runs agents.
+        """Return a function that maps the number of a hook to the function with which that hook runs agents.
 
         `number` is the number of the run that the hooks are called for, from 1.
         """
@@ -175,11 +175,11 @@ class Crew:
     def child_task(self, call: AgentCall, servants: Agents | None = None) -> ChildTask:
         """Return the child run for a call of an agent.
 
-        With `servants`, the agents for hooks, an agent of theirs is run if the crew has none of that name, and the agent is
-        not asked for a handoff. The name `main` then stands for the bundle itself, if no agent has it.
+        Hooks pass `servants`: agents that are used for names that the crew lacks. Then `main` means the bundle itself,
+        and the agent is not asked for a handoff.
 
         Raises:
-            ToolError: no agent has this name.
+            ToolError: no agent has the name in the call.
         """
         seconds: Mapping[str, LimitValue] = {"deadline_seconds": self.options.worker_seconds}
         if servants is None or call.agent in self.agents:
@@ -246,7 +246,7 @@ class DelegationTool(RerunnableTool):
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """Run the agents, and return their handoffs, sources, requests for lessons and file changes.
 
-        If the call has one agent and it could not run, the outcome is that of a failed call.
+        If the call has one agent and it could not run, the outcome is failed, with its error as the text.
 
         Raises:
             ToolError: an argument is not valid.
@@ -364,7 +364,7 @@ class PipelineTool(ListedTool):
     async def dispatch(
         self, arguments: JsonObject, dispatcher: Dispatcher
     ) -> Sequence[AgentResult]:
-        """Run the stages in order, until one fails; return the results so far, that of the failed stage included.
+        """Run the stages in order until one fails; return their results, with that of the failed stage last.
 
         The context of a stage is the handoff of the stage before it.
         """
@@ -427,7 +427,7 @@ class DebateTool(DelegationTool):
     async def dispatch(
         self, arguments: JsonObject, dispatcher: Dispatcher
     ) -> Sequence[AgentResult]:
-        """Run the rounds, then the judge; return the result of the judge alone.
+        """Run the rounds, then the judge; return a list with only the result of the judge.
 
         From the second round on, each agent reads all answers of the round before.
 
@@ -474,7 +474,7 @@ def _render_view(number: int, result: AgentResult) -> str:
 
 
 def _render_handoff(result: AgentResult) -> str:
-    """Render the handoff and a numbered list of its sources; without an answer render the problem."""
+    """Render the handoff and a numbered list of the sources; if the answer is empty, render the problem instead."""
     if not result.answer.strip():
         return f"(nothing: {result.problem})"
     sources = [

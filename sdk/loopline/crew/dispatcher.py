@@ -81,9 +81,9 @@ Raises:
 
 
 async def run_all(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run the works at once, and return their results in order; if some fail, raise the error of the first of them.
+    """Run coroutines at once, and return their results in order; if some fail, raise the error of the first failed one.
 
-    All have ended when this returns or raises: one that fails does not cancel the others.
+    All have ended when this returns or raises: a failure does not cancel the other coroutines.
     """
     running = [asyncio.ensure_future(work) for work in works]
     try:
@@ -130,7 +130,7 @@ class Dispatcher:
         )
 
     async def _run_queued(self, call: AgentCall, index: int, total: int) -> AgentResult:
-        """Wait for a free slot and run the call; a call that is cancelled while it waits is reported as failed."""
+        """Wait for a free slot and run the call; if it is cancelled while it waits, emit an event that it failed."""
         try:
             await self.slots.acquire()
         except asyncio.CancelledError:
@@ -142,7 +142,7 @@ class Dispatcher:
             self.slots.release()
 
     async def _run(self, call: AgentCall, index: int, total: int) -> AgentResult:
-        """Run a call between its start event and its end event, and store its result.
+        """Emit a start event, run the call, emit an end event, and return the result, which is also stored by index.
 
         A ToolError, such as for an unknown agent, is returned as the error of a result; other errors are raised.
         """
@@ -196,7 +196,7 @@ class Dispatcher:
 def feedback(results: Sequence[AgentResult]) -> str:
     """Render the results for the calling model: the status and output of each agent, and advice on failures.
 
-    Marks of sources become positions in the list of all sources.
+    The marks `[1]` of each result are renumbered to positions in the list of the sources of all results.
     """
     offset = 0
     parts: list[str] = []

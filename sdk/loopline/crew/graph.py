@@ -145,7 +145,7 @@ def _read_hint(value: Json) -> str:
 
 
 def _find_circle(steps: Sequence[tl.GraphStep]) -> list[str]:
-    """Return the ids of the steps that could never begin."""
+    """Return the ids of the steps that can never start, because they are in a cycle or depend on one."""
     waiting = {step.id: set(step.dependencies) for step in steps}
     while ready := [id for id, needed in waiting.items() if not needed & waiting.keys()]:
         for id in ready:
@@ -170,7 +170,7 @@ class Analysis:
 
     @property
     def missing(self) -> str:
-        """The feedback for the next plan, with the doubt of an analyst that is not sure."""
+        """The feedback for the next plan; if the goal counts as achieved with low confidence, it says so first."""
         if not self.achieved:
             return self.feedback
         doubt = (
@@ -180,7 +180,7 @@ class Analysis:
 
     @property
     def verdict(self) -> str:
-        """The line of the result about the goal."""
+        """A sentence about the goal: reached, not certain, not reached (with feedback), or not known (a problem)."""
         if self.problem:
             return f"Whether the goal is reached is not known. {self.problem}"
         if self.is_reached:
@@ -292,7 +292,7 @@ def _restore_current(
 def _update_status(
     snapshot: tl.PlanSnapshot, graph: tl.CrewGraph, id: str, moment: tl.Moment
 ) -> tl.PlanSnapshot:
-    """Return the snapshot with the statuses of the graph's steps if it is that of plan `id`; otherwise unchanged."""
+    """Return the snapshot with the statuses of the graph's steps if it is of the plan `id`; otherwise unchanged."""
     if snapshot.plan_id != id:
         return snapshot
     return structs.replace(
@@ -335,7 +335,7 @@ class CachedTool(RerunnableTool):
 
 
 def with_cache(tools: Iterable[Tool], cache: CallCache) -> list[Tool]:
-    """Return the tools, each one that the cache takes, and that needs no approval, wrapped in a `CachedTool`."""
+    """Wrap the tools that `cache` accepts and that do not need approval in a `CachedTool`; return all, in order."""
     return [
         CachedTool(tool, cache)
         if cache.takes(tool.spec.name, tool.effect) and not needs_approval(tool)
@@ -484,7 +484,7 @@ class _GraphRun:
         self.cache = CallCache(self.options.cached)
 
     async def run(self) -> Outcome:
-        """Plan, run and analyse the graph until the goal is reached or it may not be planned again.
+        """Plan, run and analyse the graph until the goal is reached or no further plan is permitted.
 
         An analysis with a problem also ends it. Plans because of new user input do not count against `max_replans`, but there
         are at most 10 plans.
@@ -577,7 +577,7 @@ class _GraphRun:
         await run_all([run(step) for step in self.steps.values()])
 
     async def _run_to_end(self, step: tl.GraphStep) -> None:
-        """Run a step and store its result or its error.
+        """Run a step, store its result or its ToolError, and set its status.
 
         Raises:
             AskUser: the step asks the user.
@@ -594,7 +594,7 @@ class _GraphRun:
     async def _run_step(self, step: tl.GraphStep) -> tl.TurnResult:
         """Run a step as a child run, and return its result; its prompt has the results of its dependencies.
 
-        If steps write files, the files of the run are read afterwards.
+        If steps may write files, the files of the run are added to `shared` afterwards.
         """
         number = list(self.steps).index(step.id) + _ANALYST + 1
         parts = [f"Goal: {self.goal}", f"Your step: {step.task}"]
@@ -612,7 +612,7 @@ class _GraphRun:
         return (self.attempt - 1) * _STRIDE + number
 
     async def _analyse(self, inputs: tuple[int, ...]) -> Analysis:
-        """Run the analyst, with the new user `inputs`, and return its verdict.
+        """Run the analyst, with the new messages of the user (`inputs`, seqs), and return its verdict.
 
         If its run failed or its reply is malformed, the verdict has a `problem`.
         """
@@ -638,7 +638,10 @@ class _GraphRun:
         step: tl.GraphStep | None = None,
         inputs: tuple[int, ...] | None = None,
     ) -> tl.TurnResult:
-        """Run a child run, or resume it; the state of the graph is recorded at its start and at its end."""
+        """Run or resume the child run `number` as `agent`, which is a step, planner or analyst; return its result.
+
+        The prompt is `parts`, joined. The state of the graph is recorded at the start and at the end.
+        """
 
         def bodies(timeline: tl.Timeline, link: tl.RunChild) -> Sequence[tl.Body]:
             if step is not None and link.reason:
@@ -665,7 +668,7 @@ class _GraphRun:
         return await self.call.context.on_spawn(task)
 
     def _bodies(self, timeline: tl.Timeline, inputs: tuple[int, ...] | None) -> list[tl.Body]:
-        """Return the state of the graph and snapshots of the plan that mirrors it; empty if the graph has not changed."""
+        """Return the records of the graph's state and of its plan; empty if the graph has not changed."""
         graph = tl.CrewGraph(
             call_id=self.call.context.call_id,
             goal=self.goal,
@@ -708,7 +711,7 @@ class _GraphRun:
     def _new_inputs(self) -> tuple[int, ...]:
         """Return the seqs of the followups since the last analysis.
 
-        If the analysis of this attempt is already recorded, those that it was begun with are returned.
+        If the analysis of this attempt is already recorded, return the seqs that were recorded with it.
         """
         for graph in self._find_states(self.call.timeline):
             if graph.analysed and graph.attempt == self.attempt:
@@ -745,7 +748,7 @@ class _GraphRun:
         return result.answer.strip() or f"(nothing: {result.error or result.exit_reason})"
 
     def _render_report(self) -> str:
-        """Render all steps with their results; the marks of sources are numbered through all steps."""
+        """Render all steps with their results, truncated; marks of sources are numbered through all steps."""
         offset = 0
         parts: list[str] = []
         for id, step in self.steps.items():

@@ -66,7 +66,7 @@ class Handoff:
         yield f"confidence: {self.confidence}"
 
     def with_positions(self, total: int, offset: int) -> Handoff:
-        """Return the handoff with the marks `[1]` to `[total]` of its sources replaced by `[[S:@n]]`, n increased by `offset`."""
+        """Return the handoff with the marks `[1]` to `[total]` replaced by `[[S:@n]]` (number + `offset`)."""
         shift = partial(shift_marks, total=total, offset=offset, form="[[S:@{}]]")
         return replace(
             self,
@@ -78,7 +78,7 @@ class Handoff:
 
 
 def shift_marks(text: str, *, total: int, offset: int, form: str) -> str:
-    """Return the text with the marks `[1]` to `[total]` replaced: the number plus `offset`, formatted by `form`."""
+    """Replace the marks `[1]` to `[total]` by the number plus `offset`, inserted in `form` for `{}`."""
 
     def shift(match: re.Match[str]) -> str:
         number = int(match[1])
@@ -90,7 +90,8 @@ def shift_marks(text: str, *, total: int, offset: int, form: str) -> str:
 def parse_handoff(answer: str) -> Handoff:
     """Parse the last handoff block of an answer, in lines or JSON.
 
-    Without a block that has a summary, the whole text is the summary, the confidence is "low" and `is_raw` is set.
+    Without a block the summary is the whole text, and for a block without a summary the text of the block. In both
+    cases the confidence is "low" and `is_raw` is set.
     """
     # The last block counts, since a model may quote the form before it.
     blocks = list(_BLOCK.finditer(answer))
@@ -185,7 +186,7 @@ def _split_sources(items: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _parse_confidence(text: str) -> Confidence:
-    """Parse high, medium or low, a share such as 0.8 or a percentage; other texts count as medium."""
+    """Parse a level, or a number such as 0.8 or 80%: high from 0.75, medium from 0.4. Any other text is medium."""
     word = text.strip().lower()
     for level in ("high", "medium", "low"):
         if word.startswith(level):
@@ -263,7 +264,7 @@ class HandOverTool(RerunnableTool):
         return agent, optional_text(arguments, "note")
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """Return the body that switches the leading agent, from the next decision on."""
+        """Return an outcome with the record that makes the agent the leader, from the next decision on."""
         agent, note = self.parse(arguments)
         switch = AgentSwitched(
             agent=agent.name if agent else "",

@@ -90,7 +90,7 @@ class ExpandedSearch(RerunnableTool):
         return structs.replace(outcome, bodies=(*outcome.bodies, expanded))
 
     async def _imagine_answer(self, query: str) -> models.Reply | None:
-        """Return the reply with an imagined answer; None if the request failed, or the reply has neither text nor usage."""
+        """Request an imagined answer; return None if the model fails, or the reply has neither text nor usage."""
         prompt = models.Prompt(
             system=_SYSTEM, messages=(models.UserMessage(text=query),), purpose="search"
         )

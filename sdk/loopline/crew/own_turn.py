@@ -27,7 +27,7 @@ _NUMBER = 1
 
 
 def own_turn_hooks(quality: Quality, task: str) -> Sequence[RoundHook]:
-    """Return the round hooks that tell the model to call the two tools, each at most once a turn."""
+    """Return the round hooks that tell the model to call `crew.prepare` and `crew.review`, each once a turn."""
 
     def prepare(state: ReactStateV2) -> RoundHookResult:
         """Return a reminder to call `crew.prepare` before the first decision, if the task is to be planned."""
@@ -51,7 +51,7 @@ def _reviews(quality: Quality) -> bool:
 
 
 def own_turn_tools(crew: Crew, quality: Quality, task: str) -> Sequence[Tool]:
-    """Return the two tools, each only if there are hooks for it."""
+    """Return `crew.prepare` if plans are switched on, and `crew.review` if there are hooks after the run."""
     tools: list[Tool] = []
     if quality.plan_first:
         tools.append(PrepareTool(crew, task))
@@ -98,7 +98,7 @@ class ReviewTool(OwnTurnTool):
     about = "Have your draft of the answer checked and improved. What comes of it is the answer."
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """Return the reviewed draft as the answer of the turn, and the notes of the hooks as the text.
+        """Pass the draft through the hooks after the run; the outcome has the reviewed answer, and their notes as text.
 
         Raises:
             ToolError: the model has not written a draft yet.

@@ -165,9 +165,11 @@ class QualityPipeline:
         dispatch: Callable[[int], RunAgent],
         recall: RecallLessons = no_lessons,
     ) -> AgentResult:
-        """Run an agent by `execute` between the hooks, and return the result that they make of its result.
+        """Run an agent with `execute`, and return its result as changed by the hooks before and after the run.
 
-        `dispatch` returns the function by which the hook of that number runs other agents.
+        A ToolError of the run becomes the error of the result.
+
+        `dispatch` maps the number of a hook to the function with which the hook runs other agents.
 
         Raises:
             StoreError: the store failed.
@@ -184,7 +186,7 @@ class QualityPipeline:
             return await self._call_after(after, result, dispatch)
 
     async def prepare(self, call: AgentCall, dispatch: Callable[[int], RunAgent]) -> AgentCall:
-        """Return the call as the hooks before the run change it, without a run.
+        """Return the call as changed by the hooks before the run, without running the agent.
 
         Hooks find no lessons here, and the answer of a hook that skips the run is dropped.
         """
@@ -234,7 +236,7 @@ class QualityPipeline:
         dispatch: Callable[[int], RunAgent],
         recall: RecallLessons,
     ) -> tuple[AgentCall, str | None]:
-        """Return the call as the hooks change it, and the answer of a hook that skips the run, or None.
+        """Return the call as changed by the hooks, and the answer of a hook that skips the run, otherwise None.
 
         The changed call of a hook is ignored if its task is blank.
         """
@@ -257,7 +259,7 @@ class QualityPipeline:
         result: AgentResult,
         dispatch: Callable[[int], RunAgent],
     ) -> AgentResult:
-        """Call the hooks in order, each with the result of the previous hook; a `SkipHooks` ends the calls."""
+        """Call the hooks in order, each with the result of the previous hook, until one returns `SkipHooks`."""
         for entry in entries:
             review = partial(_review, entry.hook, result)
             match await self._isolate(entry, review, result.call, dispatch, no_lessons):
@@ -280,7 +282,8 @@ class QualityPipeline:
     ) -> T | None:
         """Return the outcome of a hook; None if it is blocked, fails or takes too long.
 
-        The time of the runs that it dispatches does not count. A failure is logged, and several in a row block the hook.
+        The time of the agents that it runs does not count. A failure is logged; several in a row block
+        the hook for some time.
 
         Raises:
             StoreError: the store failed.

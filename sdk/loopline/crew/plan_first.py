@@ -151,7 +151,7 @@ class PlanFirst:
         return self.mode == "always" or (self.mode == "auto" and complexity(task) >= self.threshold)
 
     async def before(self, run: HookedRun) -> PreOutcome:
-        """Return the call with a report on the steps appended to its context; None if the task is not planned."""
+        """Plan the task, run its steps, and return the call with a report in its context; None without a plan."""
         if run.call.agent.lower() == PLANNER or not self.applies_to(run.call.task):
             return None
         try:
@@ -165,7 +165,7 @@ class PlanFirst:
         return NewCall(replace(run.call, context=context))
 
     def _request(self, call: AgentCall) -> str:
-        """Return the prompt for the planner, with the task and the agents that the plan may name."""
+        """Return the task for the planner: the task of the call, and the agents that the plan may name."""
         names = ", ".join(self.agents or [call.agent])
         return (
             "Plan this task in steps. Reply with one JSON object: "
@@ -176,7 +176,7 @@ class PlanFirst:
 
 
 async def run_work_plan(plan: WorkPlan, run: HookedRun) -> list[StepOutput]:
-    """Run the steps in order, also after a failure; the error of a failed step is its output."""
+    """Run all steps in order, also after a failure; the output of a failed step is `<error: …>`."""
     outputs: list[StepOutput] = []
     for step in plan.steps:
         texts = {output.step.id: output.text for output in outputs}

@@ -80,7 +80,7 @@ class Reflexion:
     stale_days: float = 7.0
 
     async def before(self, run: HookedRun) -> PreOutcome:
-        """Return the call with the lessons about its task; None if there is no lesson or the agent is excluded."""
+        """Return the call with lessons of earlier turns; None if there are none or the agent is excluded."""
         if not self.recalled or run.call.agent.lower() in self.excluded:
             return None
         lessons = await run.recall(run.call.task, self.recalled)
@@ -101,7 +101,7 @@ class Reflexion:
         return replace(result, reflections=(*result.reflections, due))
 
     def trigger(self, result: AgentResult) -> tl.LessonTrigger | None:
-        """Return the first trigger that applies; None if none does, or if the run was stopped, paused or interrupted."""
+        """Return the reason to write a lesson; None without one, or if the run was stopped, paused or interrupted."""
         if result.result is not None and result.result.exit_reason in _NOT_LEARNT_FROM:
             return None
         notes = {REFLECT: None, **result.notes}
@@ -155,7 +155,7 @@ def lesson_prompt(due: tl.ReflectionDue) -> Prompt:
 
 
 def parse_lesson(due: tl.ReflectionDue, reply: Reply) -> tl.Lesson:
-    """Parse the lesson in a reply; without a situation and a correction it is a lesson with the reason in `skipped`."""
+    """Parse the lesson in a reply; if the situation or the correction is missing, `skipped` has the reason."""
     text = well_formed(reply.text)
     parts = {
         name: one_line(tag(text, name).strip())[:LINE_CHARACTERS]

@@ -129,7 +129,7 @@ class MergedFiles:
 
     @property
     def changes(self) -> Sequence[FileChange]:
-        """The changes of all agents to the files at the start of the call."""
+        """The changes from the files at the start of the call to the merged files; removed files first."""
         written = [
             _change(path, file, self._digest(path))
             for path, file in self.tree.items()

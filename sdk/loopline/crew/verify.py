@@ -75,7 +75,7 @@ class Verify:
         return self._apply_verdict(result, answers, verdict)
 
     async def _write_questions(self, run: HookedRun, draft: str) -> list[str]:
-        """Request at most `questions` questions about the facts in the draft; raise a LooplineError if the run failed."""
+        """Have the verifier write up to `questions` questions about the draft; raise LooplineError if it failed."""
         task = (
             f"{VERIFY_MARKER} [NUM_QUESTIONS={self.questions}]\nWrite {self.questions} questions about facts that this "
             "answer rests on. Each must be clear to someone who has not read the answer. "
@@ -236,8 +236,8 @@ class Refine:
     async def _has_converged(self, run: HookedRun, before: str, after: str) -> bool:
         """Return whether a pass changed so little that further passes are not worth their cost.
 
-        At most `epsilon` changed characters are always so little. With `convergence` so are texts that are nearly the same by
-        their characters, by their words unless `strict`, or by their meaning with `embeddings`.
+        It is true for at most `epsilon` changed characters, and with `convergence` for texts that are nearly the same
+        by characters, by words (not if `strict`), or by meaning (only with `embeddings`).
         """
         characters = count_changed(before, after)
         if characters <= self.epsilon:
@@ -268,7 +268,7 @@ class Refine:
 def _replace_text(
     result: AgentResult, text: str, passes: int, *, rolled_back: bool = False
 ) -> AgentResult:
-    """Return the result with the text and a note of the passes; a rolled back pass is also noted as low quality."""
+    """Return the result with this text and notes: the passes, and low quality if a pass was rolled back."""
     notes: dict[str, Json] = {"refine_passes": passes}
     if rolled_back:
         notes |= {"refine_rolled_back": True, "refine_low_quality": True}
@@ -289,7 +289,7 @@ def is_lost(original: str, revised: str) -> bool:
 
 
 def count_changed(before: str, after: str) -> int:
-    """Return the length of the longer text without the beginning and the end that both texts share."""
+    """Return the length of the longer text minus the common prefix and the common suffix."""
     shorter = min(len(before), len(after))
     start = next((i for i in range(shorter) if before[i] != after[i]), shorter)
     unmatched = shorter - start

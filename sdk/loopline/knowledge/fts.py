@@ -139,10 +139,10 @@ def fill_index(database: sqlite3.Connection, contents: Contents) -> None:
 
 
 def update_index(database: sqlite3.Connection, base: str, contents: Contents) -> None:
-    """Change a copy of the index with the signature `base` into the index of the contents.
+    """Change the database, a copy of the index with the signature `base`, into the index of the contents, and commit.
 
-    Only files that the copy does not have are read. Their chunks get the numbers of removed chunks first. If numbers of
-    removed chunks remain, the last chunks move there, so that the numbers stay without a gap.
+    Only new and changed files are read. Their chunks get the numbers of removed chunks first. If such numbers remain,
+    the last chunks get them, so that the numbers stay without a gap.
     """
     database.isolation_level = None
     database.executescript(_UNSAFE_BUT_PRIVATE)
@@ -193,7 +193,7 @@ def _delete_words(database: sqlite3.Connection, rows: Sequence[_StoredRow]) -> N
 def _fill_holes(
     database: sqlite3.Connection, holes: Sequence[int], size: int, load: _Loader | None
 ) -> None:
-    """Move the chunks with numbers above `size` to the free numbers `holes`, which are as many."""
+    """Renumber the chunks with numbers above `size` to the free numbers in `holes`; both are equally many."""
     rows = cast("list[_StoredRow]", database.execute(_ROWS + _FROM_NUMBER, (size,)).fetchall())
     _delete_words(database, rows)
     database.execute("DELETE FROM chunk WHERE id > ?", (size,))
@@ -219,7 +219,7 @@ def _write_about(
     size: int,
     base: IndexBase | None,
 ) -> None:
-    """Write the row that describes the index, and commit."""
+    """Write the row that describes the index of `size` chunks, made from `base` if it is not None, and commit."""
     notes = contents.notes({path: file_notes[path] for path in contents.files})
     base = base or IndexBase("", frozenset())
     database.execute("DELETE FROM about")
@@ -240,7 +240,7 @@ def _insert_files(
 ) -> list[int]:
     """Insert these files with ids from `next_id` on, and add their notes to `file_notes`.
 
-    Their chunks get the next of the `numbers`, which are returned.
+    Their chunks get the next numbers of the iterator `numbers`; return these numbers.
     """
     inserted: list[int] = []
     writes: deque[Future[None]] = deque()
@@ -405,7 +405,7 @@ class FtsIndex:
     def candidates(
         self, query: str, *, limit: int, among: Collection[int] | None = None
     ) -> Candidates:
-        """Return the chunks that have the most or the rarest terms of the query, and the terms with their shares.
+        """Return the chunks with the most or the rarest terms of the query, by number, and the share of each term.
 
         `among` are the numbers of the allowed chunks, None for all. If no term occurs, no chunks are returned.
 
@@ -421,7 +421,7 @@ class FtsIndex:
     def similar(
         self, query: str, *, limit: int, numbers: Collection[int], among: Collection[int] | None
     ) -> Mapping[int, float]:
-        """Return the cosines of the chunks nearest to the query, and of the chunks `numbers`; empty without vectors.
+        """Return cosines by number, of the `limit` chunks nearest to the query and of `numbers`; empty without vectors.
 
         The vectors are read at the first call. `among` are the numbers of the allowed chunks, None for all.
         """
@@ -463,7 +463,7 @@ class FtsIndex:
         return [number for (number,) in rows]
 
     def count_stored(self, files: Mapping[str, str]) -> int:
-        """Return how many of the files, given as blobs by path, the index has; 0 if it cannot be read."""
+        """Return how many of the files, ids of contents by path, the index has unchanged; 0 if it cannot be read."""
         try:
             with self._reading():
                 stored = self._database.execute("SELECT path, blob FROM file").fetchall()
@@ -501,7 +501,10 @@ class FtsIndex:
     def _candidates(
         self, terms: list[QueryTerm], limit: int, among: Collection[int] | None
     ) -> dict[int, Chunk]:
-        """Return the chunks to rank: first documents and source, then half as many tests and other files."""
+        """Return the chunks to rank, by number.
+
+        Each query returns at most `limit` chunks of documents and source, and half as many of tests and other files.
+        """
         occurring = [term for term in terms if term.share]
         if not occurring:
             return {}
@@ -518,7 +521,7 @@ class FtsIndex:
         return candidates
 
     def _expressions(self, terms: list[QueryTerm]) -> list[str]:
-        """Return FTS5 queries: any rare term first; then all terms, all terms but one, and the common terms."""
+        """Return FTS5 queries: first any rare term; then all terms, all but one rare term, and the common terms."""
         rare, common = self._split_by_rarity(terms)
         words = rare + common
         together = [words]
@@ -529,7 +532,7 @@ class FtsIndex:
         return list(dict.fromkeys([" OR ".join(rare), *joined]))
 
     def _split_by_rarity(self, terms: list[QueryTerm]) -> tuple[list[str], list[str]]:
-        """Return the rare terms, each searched alone, and the common terms, searched only together.
+        """Return the rare terms, at least one, and the common terms, both quoted for FTS5, the rarest first.
 
         SQLite needs about a microsecond to rank each matching chunk, so the chunks of rare terms are limited.
         """
@@ -633,7 +636,7 @@ class FtsIndexes:
             ) from error
 
     def discard(self, key: IndexKey) -> None:
-        """Remove the index and its family, here and in the shared files, because one may be made from the other.
+        """Remove all indexes of the family of `key`, here and in the shared files: they may be damaged copies.
 
         A failure of the shared files is only logged.
         """
@@ -674,7 +677,7 @@ class FtsIndexes:
         return opened
 
     def _fetch_or_write(self, path: Path, key: IndexKey, contents: Contents) -> None:
-        """Write the index to a new file, from the shared files if they have it; if they cannot be used, log why."""
+        """Fetch the index from the shared files, otherwise write and share it; log failures of the shared files."""
         if self._shared is None:
             _write_file(path, key, contents)
             return
@@ -695,7 +698,7 @@ class FtsIndexes:
 
 
 def _is_index(path: Path, key: IndexKey) -> bool:
-    """Return True if a file from elsewhere is a whole index with this key, and has no table, view or trigger of its own."""
+    """Return True if a fetched file is an undamaged index with this key, without other tables, views or triggers."""
     try:
         with closing(_connect(path)) as database, closing(sqlite3.connect(":memory:")) as empty:
             empty.executescript(f"{_SCHEMA}; {_FILE_INDEX}")
@@ -735,7 +738,7 @@ def _write_file(path: Path, key: IndexKey, contents: Contents) -> None:
 
 
 def _find_base(directory: Path, key: IndexKey, files: Mapping[str, str]) -> tuple[Path, str] | None:
-    """Return the path and signature of the index of the family that has the most of the files.
+    """Return the path and signature of the stored index of the family of `key` that has the most of the files.
 
     Return None if it has less than half of them. An index with 90 % of the files is taken without a look at older
     indexes.
@@ -795,7 +798,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _prune(directory: Path, *, keep: Path) -> None:
-    """Remove older index files, except those in use: a family keeps its 4 newest files, and the folder 32."""
+    """Remove index files that are not in use: all but the 4 newest of the family of `keep`, and all but 32 in all."""
     candidates = [file for file in _newest_first(directory.glob("*.fts")) if file != keep]
     family = [file for file in candidates if file.name[:16] == keep.name[:16]]
     for path in {*family[FILES_PER_FAMILY - 1 :], *candidates[MAX_FILES - 1 :]}:

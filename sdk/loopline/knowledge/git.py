@@ -178,7 +178,10 @@ class GitRepository:
         return [*files.values()]
 
     def _update_listing(self, commit: str) -> dict[str, RepositoryFile] | None:
-        """Update the files of the commit that was listed last to this commit; None if that is not possible."""
+        """Return the files of this commit by path, from those of the last listed commit and the difference.
+
+        Return None if no commit was listed, or an object of one of the two is missing.
+        """
         if self._listed is None:
             return None
         before, listed = self._listed
@@ -239,7 +242,7 @@ class GitRepository:
         }
 
     def _tree(self, commit: str) -> Iterator[tuple[str, str, str, str, str]]:
-        """Yield mode, type, id, size and path of each entry of a commit, except folders."""
+        """Yield mode, type, id, size ("-" for submodules) and path of each entry of a commit, except folders."""
         out = self._git_output("ls-tree", "-r", "-z", "-l", "--full-tree", self._object(commit))
         for line in out.decode("utf-8", "surrogateescape").split("\0"):
             head, _, path = line.partition("\t")
@@ -331,7 +334,7 @@ class GitRepository:
                 yield mode, blob
 
     def _next_blob(self, stream: BinaryIO, blob: str) -> bytes:
-        """Read the next content; raise a KnowledgeError, which names `blob`, if the repository does not have all of it."""
+        """Read the content of `blob` from git's output; raise a KnowledgeError if it is missing or incomplete."""
         head = stream.readline().split()
         if len(head) == 2:
             raise KnowledgeError(
@@ -493,7 +496,7 @@ def _mirror(
 
 
 def _update_mirror(folder: Path, url: str, timeout_seconds: float) -> str:
-    """Create the mirror if necessary, and fetch; return the message of git if fetching failed, or an empty string."""
+    """Create the mirror if it is missing, and fetch; return the error text of git, "" if it succeeded."""
     if not (folder / "HEAD").exists():
         folder.mkdir(mode=0o700, exist_ok=True)
         status, _, error = _git(folder, "init", "--quiet", "--bare", ".")
@@ -510,7 +513,7 @@ def _update_mirror(folder: Path, url: str, timeout_seconds: float) -> str:
 def _fetch(
     folder: Path, url: str, refspecs: Sequence[str], timeout_seconds: float
 ) -> tuple[int, str]:
-    """Fetch the refspecs without prompts and hooks, and prune removed refs; return git's status and error text."""
+    """Fetch the refspecs without prompts and hooks, and remove deleted refs; return git's status and error text."""
     _, configured, _ = _git(folder, "config", "--get", "core.sshCommand")
     ssh = configured.decode().strip() or "ssh"
     status, _, error = _git(

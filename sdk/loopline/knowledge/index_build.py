@@ -167,7 +167,10 @@ class CheckedLinks:
         self._broken: dict[str, tuple[str, ...]] = {}
 
     def check(self, tree: Tree, notes: Mapping[str, FileNote]) -> list[str]:
-        """Return the warnings of `broken_links` for all documents, given the notes of all files of the tree by path."""
+        """Return the warnings of `broken_links` for all documents, given the notes of the files by path.
+
+        A file that was checked by the last call is not checked again if the changes cannot matter to it.
+        """
         labels = frozenset(label for note in notes.values() for label in note.labels)
         before = self._tree
         has_more = before is None or before.lacks(tree) or labels != self._labels
@@ -258,9 +261,9 @@ class IndexBuild:
         )
 
     def _file(self, path: str, entry: RepositoryFile, data: bytes) -> IndexedFile:
-        """Return the chunks of a file, and a note with its links and labels; of a binary file only a note.
+        """Return a file with its chunks, and a note with its links and labels; a binary file has only a note.
 
-        Links to the file itself and paths in backticks are left out. Without `validate_refs` all are.
+        The note leaves out links to the file itself and paths in backticks; it is empty without `validate_refs`.
         """
         text = decode_text(data)
         if text is None:
@@ -276,7 +279,7 @@ class IndexBuild:
         return IndexedFile(path, entry.blob, chunk(path, text), note)
 
     def _is_indexed(self, path: str, entry: RepositoryFile) -> bool:
-        """Return whether the file is read; add it as skipped if it is too large or its name is not UTF-8."""
+        """Return whether the file is indexed; if it is too large or its name is not UTF-8, add it to `_skipped`."""
         if entry.size > LARGEST_FILE_BYTES:
             self._skipped.append(Skipped(path, "too large"))
         elif not path.isascii() and any("\ud800" <= character <= "\udfff" for character in path):

@@ -75,7 +75,7 @@ class LinkTargets:
     broken_ref: Callable[[KnowledgeRef], str]
 
     def broken_heading(self, path: str, heading: str) -> str:
-        """Return the reason if a document does not have the heading; empty if it does, or its headings are not known."""
+        """Return the reason if a document does not have the heading; "" if it does, or the document is unknown."""
         headings = self.headings.get(path)
         if not headings or heading.lower() in headings or _LINE_ANCHOR.fullmatch(heading):
             return ""
@@ -166,7 +166,10 @@ def _normalize_label(label: str) -> str:
 def _problem(
     link: DocumentLink, inside: str, tree: Tree, name: str, targets: LinkTargets | None
 ) -> str:
-    """Return the reason if a link is broken, otherwise ""; labels count as broken, and paths need `targets`."""
+    """Return the reason if a link is broken, otherwise "". A label always counts as broken; the caller looks it up.
+
+    A path in backticks is checked only with `targets`.
+    """
     match link.kind:
         case "label":
             return f"no document has the label {link.written!r}"
@@ -217,7 +220,7 @@ def _lines_outside_fences(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _targets(line: str) -> Iterator[str]:
-    """Yield the targets of the Markdown links of a line, except in inline code, and that of a link definition."""
+    """Yield the targets of the Markdown links and of the link definition in a line, without those in inline code."""
     if "](" not in line and "]:" not in line:
         return
     prose = _CODE.sub("", line)
@@ -242,7 +245,7 @@ def _broken_target(link: DocumentLink, tree: Tree, targets: LinkTargets | None) 
 
 
 def _broken_path(link: DocumentLink, inside: str, tree: Tree) -> str:
-    """Return the reason if a path in backticks does not exist, relative to the top or to the folder of the document."""
+    """Return the reason if a path in backticks does not exist below the top or the document's folder, or ""."""
     path = link.written.rstrip("/")
     if not tree.has_top_folder(path.partition("/")[0]):
         return ""
@@ -265,7 +268,10 @@ def _wrong_ref(text: str) -> str:
 
 
 def _broken_ref(text: str, tree: Tree, name: str, targets: LinkTargets | None) -> str:
-    """Return the reason if a ref does not exist, or an empty string. A ref with a commit is not checked."""
+    """Return the reason if a ref does not exist, otherwise "".
+
+    A ref with a commit is not checked; a ref to another repository or to a part of a file only with `targets`.
+    """
     ref = parse(text)
     if not isinstance(ref, KnowledgeRef) or ref.commit is not None:
         return ""

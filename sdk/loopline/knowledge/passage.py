@@ -33,7 +33,7 @@ def heading_slug(heading: str) -> str:
 
 
 def document_headings(path: str, text: str) -> frozenset[str]:
-    """Return the anchors of a Markdown document; empty for other files.
+    """Return the anchors of a Markdown document, in lower case; empty for other files.
 
     They are the slugs of its headings, with a number if a slug repeats, and its explicit ids and names.
     """
@@ -134,7 +134,7 @@ class PassageReader:
             return self._trees[commit]
 
     def _commit(self, abbreviation: str, current: str) -> str:
-        """Return the full id for an abbreviation, of `current` if it fits; raise RefError if it is not a commit."""
+        """Return the full id of an abbreviated commit, `current` if that matches; raise RefError if it is missing."""
         if len(abbreviation) >= 4 and current.startswith(abbreviation):
             return current
         try:
@@ -147,7 +147,11 @@ class PassageReader:
             ) from error
 
     def _file(self, path: str, parsed: KnowledgeRef, entry: RepositoryFile, commit: str) -> Passage:
-        """Return a file, or the lines of its heading or span; raise RefError for a binary file or one above 32 MB."""
+        """Return a file, or the part for the heading or span in the ref.
+
+        Raises:
+            RefError: the file is binary or above 32 MB, or the heading or span does not exist.
+        """
         if entry.size > LARGEST_READ_BYTES:
             raise RefError(
                 f"ks:{self.space_path(path)} has {entry.size:,} bytes, and at most "
@@ -190,7 +194,7 @@ class PassageReader:
         )
 
     def _missing_message(self, path: str, commit: str, tree: Tree) -> str:
-        """Return why a path is missing: it is in a link or a submodule; or similar paths, or else those of the top folder."""
+        """Return the error text for a missing path: it is in a link or submodule, or similar paths are listed."""
         short = self._repository.abbreviate(commit)
         inside = repository_path(self._roots, path) or path
         for name, kind in self._repository.list_left_out(commit).items():
@@ -270,7 +274,9 @@ def _slugs(title: str) -> set[str]:
 
 
 def _part(path: str, text: str, span: Span | None) -> tuple[str, tuple[int, int], Span | None]:
-    """Return the text of a span, its first and last line, and the span clipped to the text; without a span all of it.
+    """Return the text of a span, its first and last line, and the span clipped to the text.
+
+    Without a span return the whole text and None.
 
     Raise RefError if the span starts after the end of the text.
     """

@@ -140,7 +140,7 @@ class VectorBuild:
     def _compare(
         self, query: str, chunks: Sequence[Chunk], answer: Future[Sequence[float | None]]
     ) -> None:
-        """Compare the chunks, and set the answer; after a failure no chunk has a cosine, and `state` says why."""
+        """Compare the chunks, and set the result of `answer`; after a failure all cosines are None."""
         values: Sequence[float | None] = [None] * len(chunks)
         self._idle.clear()
         try:
@@ -159,7 +159,7 @@ class VectorBuild:
             answer.set_result(values)
 
     def ask(self, query: str) -> tuple[VectorIndex, Vector] | None:
-        """Return the vectors and the vector of the query; None if not all vectors are made, or the query has none.
+        """Return the vectors of all chunks and the vector of the query; None if one of them is missing.
 
         The first call waits up to `LOAD_SECONDS` for the embedder, so that stored vectors are used from the first search
         on. If the query cannot be embedded, `state.problem` says why.
@@ -207,7 +207,7 @@ class VectorBuild:
         return thread
 
     def _start_again(self, seconds: float) -> None:
-        """Start again if the last failure was at least `seconds` ago."""
+        """Start the thread again if it failed at least `seconds` ago; do nothing while it runs or after `stop`."""
         with self._starting:
             if self._failed_at is None or self._stopped.is_set():
                 return
@@ -305,7 +305,7 @@ class _Opened:
         return usable
 
     def release(self) -> None:
-        """End one use; the last one stops the vectors and closes the index."""
+        """End one use; the end of the last use stops the build of vectors and closes the index."""
         with self._lock:
             self._users -= 1
             unused = self._users == 0
@@ -433,7 +433,7 @@ class RepositorySpace:
 
     @contextmanager
     def _using(self) -> Generator[_Opened]:
-        """Keep the index open for a search, while another thread replaces or closes it."""
+        """Yield the current index, opened if necessary, and keep it open inside the context."""
         opened = self._opened or self._open_current(None)
         while not opened.use():
             opened = self._open_current(None)
@@ -467,7 +467,10 @@ class RepositorySpace:
     def _passages(
         self, opened: _Opened, query: str, limit: int, accepts: Callable[[str], bool] | None
     ) -> list[Passage]:
-        """Search the index, and return the passages; while vectors are missing, the model compares candidates."""
+        """Search the index, and return at most `limit` passages, best first.
+
+        While vectors are missing, the embedder compares the best candidates.
+        """
         among = None
         if accepts is not None:
             among = opened.index.numbers(lambda path: accepts(self._reader.space_path(path)))
@@ -484,7 +487,7 @@ class RepositorySpace:
         ]
 
     def _open(self, commit: str, progress: Progress | None) -> _Opened:
-        """Open or build the index of a commit, count uncommitted files, and start its vectors with an embedder."""
+        """Open or build the index of a commit, count uncommitted files, and start the build of vectors, if any."""
         start = self._clock.elapsed()
         sign = partial(
             index_signature,
@@ -522,7 +525,7 @@ class RepositorySpace:
     def _load_or_build(
         self, key: IndexKey, commit: str, progress: Progress | None
     ) -> tuple[Index, BuildReport, bool]:
-        """Return the index, its report, and whether it was built elsewhere or earlier.
+        """Return the index, its report, and False if this call built the index.
 
         A stored index with a report that cannot be read is discarded and built again.
         """
@@ -706,7 +709,7 @@ class KnowledgeSpace:
         return _merge_hits(await asyncio.gather(*searches), limit)
 
     async def check(self) -> Sequence[str]:
-        """Return each link, ref, `#heading` and path in backticks that does not exist, as `file:line: reason`, by file."""
+        """Return `file:line: reason` for each link, ref, `#heading` and path that does not exist, sorted by file."""
         checks = (
             asyncio.to_thread(space.check, self._broken_ref) for space in self._spaces.values()
         )
@@ -732,7 +735,7 @@ class KnowledgeSpace:
         await asyncio.gather(*(asyncio.to_thread(space.close) for space in self._spaces.values()))
 
     async def _run_each(self, step: Callable[[RepositorySpace], KnowledgeState]) -> KnowledgeState:
-        """Call `step` for each repository in turn, and return their joined state. An error names the repository."""
+        """Call `step` for each repository in turn, and return the joined states; an error names the repository."""
         states: dict[str, KnowledgeState] = {}
         for name, space in self._spaces.items():
             try:
@@ -767,7 +770,7 @@ class KnowledgeSpace:
 
 
 def _join_states(states: Mapping[str, KnowledgeState]) -> KnowledgeState:
-    """Return the state of a space of these repositories: sums and joined texts; the state itself for the name ""."""
+    """Return the state of a space: sums and joined texts of the states; for the only name "", its state unchanged."""
     if (only := states.get("")) is not None:
         return only
     return KnowledgeState(

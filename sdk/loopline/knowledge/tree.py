@@ -81,7 +81,7 @@ def repository_path(roots: tuple[Root, ...], path: str) -> str | None:
 
 
 def _move(path: str, folders: list[tuple[str, str]]) -> str | None:
-    """Replace the first matching source folder of the pairs by its target; None if no pair matches.
+    """Replace the leading folder of a path by the target of the first pair with this source; None without one.
 
     Without pairs the path is returned unchanged.
     """
@@ -168,7 +168,7 @@ class Tree:
         return name in self._all_folders or name in self.folders
 
     def listing(self, folder: str) -> list[str] | None:
-        """Return the space paths of a folder's direct children, folders first with a final slash; None if it is missing."""
+        """Return the space paths of a folder's direct children, folders first, with `/`; None if it is missing."""
         if folder not in self.folders:
             return None
         start = f"{folder}/" if folder else ""
@@ -198,7 +198,7 @@ class Tree:
 
     @cached_property
     def _paths_by_part(self) -> Mapping[str, list[str]]:
-        """The files and folders that have a folder or three characters of a name in common, by these."""
+        """The files and folders by parts of their paths: the parent folder, and each substring of 3 of the name."""
         # Comparing a path with every path of a large repository takes seconds.
         found = defaultdict[str, list[str]](list)
         for path in (*self.files, *self.folders):
@@ -214,7 +214,7 @@ def _name_parts(path: str) -> set[str]:
 
 
 def _add_parents(paths: Iterable[str]) -> set[str]:
-    """Return the folders and all folders that contain them."""
+    """Return the folders and all folders that contain them, including "" for the top."""
     folders: set[str] = {""}
     for path in paths:
         folder = path

@@ -20,7 +20,7 @@ _BOLD = re.compile(r"\*\*(?=\S)((?:[^*\n]|\*(?!\*))*+)(?<=\S)\*\*")
 
 
 def quote_answer(question: Question, candidates: Sequence[Candidate]) -> str:
-    """Return the best sentences in quotes with their sources, those of each passage in a paragraph."""
+    """Return the best candidates in quotes with citations, a paragraph for each passage; there must be one."""
     paragraphs: dict[int, list[str]] = {}
     for quote in choose_quotes(question, candidates):
         text = f"“{remove_markup(quote.text)}” [[S:{quote.passage.sid}]]"
@@ -64,7 +64,7 @@ LANGUAGE_MODELS = (
 
 
 def list_tools(bundle: str, tools: Sequence[ToolSpec]) -> str:
-    """Return an answer that lists the tools of the bundle, without those of Loopline itself."""
+    """Return an answer that lists the tools with a command for each, without those of Loopline itself."""
     own = [tool for tool in tools if not tool.name.startswith(("react.", "crew."))]
     subject = f"the bundle {join_lines(bundle)}" if bundle else "this bundle"
     if own:

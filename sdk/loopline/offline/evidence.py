@@ -103,7 +103,7 @@ _CODE = re.compile(r"`[^`\n]{0,200}+`|\b[^\W_]*+_\w*+")
 
 
 def is_about(question: Question, best: Candidate, passages: Sequence[CitablePassage]) -> bool:
-    """Return whether the subject of a question is a subject of the passages, not only similar to one.
+    """Return whether the passages are about the subject of the question, and not only about a similar subject.
 
     Each name in the question must be in a passage in the same form: "Windows" is not a window. If the question has only one
     telling word, the best sentence or its title must have it outside of code, where it may name anything.
@@ -120,7 +120,7 @@ def is_about(question: Question, best: Candidate, passages: Sequence[CitablePass
 
 
 def _forms(name: str, vocabulary: Collection[str]) -> Collection[str]:
-    """Return the words that a text with the name must have: the name, or its parts if the text does not have it whole."""
+    """Return the words that a text about the name has: the name if `vocabulary` has it, otherwise its parts."""
     return (
         [name.lower()]
         if name.lower() in vocabulary
@@ -175,7 +175,7 @@ def _score_sentences(question: Question, passage: CitablePassage) -> Iterator[Ca
 
 
 def _weigh(question: Question, stems: frozenset[str]) -> float:
-    """Return the weight of the question's words in a text with these stems, as a whole or in all their parts."""
+    """Return the sum of the weights of the question's words of which the stem or all parts are in `stems`."""
     weight = 0.0
     for term, term_weight in question.weights.items():
         parts = [stem(part.lower()) for part in _PART.findall(term)]
@@ -185,7 +185,10 @@ def _weigh(question: Question, stems: frozenset[str]) -> float:
 
 
 def choose_quotes(question: Question, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return one to four sentences, at most two of a file: those of the best passage first, in the order of the passage.
+    """Return one to four sentences to quote; `candidates` are sorted and not empty.
+
+    Those of the best passage come first, each passage in its own order. If two sentences of a file are chosen, its other
+    candidates are skipped.
 
     If a sentence refers to the sentence before it, that one is quoted too. A sentence with most words of an earlier quote
     is left out.
@@ -207,7 +210,7 @@ def choose_quotes(question: Question, candidates: Sequence[Candidate]) -> list[C
 
 
 def _add_lead(candidate: Candidate) -> list[Candidate]:
-    """Return the sentence, after the sentence before it if it refers to that one or does not have its beginning."""
+    """Return the sentence, preceded by the previous sentence if it refers back or begins in lower case."""
     first = _WORD.findall(candidate.text)[:1]
     refers_back = candidate.text[0].islower() or first[0].lower() in _REFERENCES.split()
     lead = (

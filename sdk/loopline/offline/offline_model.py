@@ -64,7 +64,7 @@ class OfflineModel:
 
 
 def _next_step(prompt: models.Prompt) -> Step:
-    """Return the text and the calls of the next step of the turn that the prompt shows.
+    """Return the text and the tool calls of the next step, derived from the prompt alone.
 
     A title is the first words of the questions. For summaries, selections, searches and lessons both are empty.
     """
@@ -118,7 +118,7 @@ class _TurnReader:
         )
 
     def next_step(self) -> Step:
-        """Plan, search, search again in other words, read or answer, whichever is next."""
+        """Return the next step: plan, search, search in other words, read, answer or list tools."""
         tools = {tool.name for tool in self._prompt.tools}
         if SEARCH not in tools and not self._searches:
             bundle = _BUNDLE.search(self._prompt.system)
@@ -161,7 +161,7 @@ class _TurnReader:
         return [query for query in dict.fromkeys(queries) if query not in searched]
 
     def _read(self) -> Step:
-        """Read the best three passages of each question, with the lines around them."""
+        """Return the call that reads the best three passages of each answered question, with lines around them."""
         paths: dict[str, None] = {}
         for question in self._answered:
             refs = dict.fromkeys(candidate.passage.ref for candidate in self._found[question])

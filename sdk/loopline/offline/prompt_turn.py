@@ -75,7 +75,7 @@ def read_turn(prompt: Prompt) -> PromptTurn:
 
 
 def answer_from_trace(prompt: Prompt) -> str:
-    """Return the last draft in the prompt, or a list of the results if there is no draft, or an empty text."""
+    """Return the last draft in the prompt, otherwise a list of the tool results in it, otherwise ""."""
     texts = [message.text for message in prompt.messages if isinstance(message, UserMessage)]
     drafts = [text.removeprefix(_DRAFT) for text in texts if text.startswith(_DRAFT)]
     if drafts:
@@ -120,7 +120,7 @@ def parse_passages(result: str) -> list[CitablePassage]:
 
 
 def rank_passages(calls: Iterable[TurnCall]) -> list[CitablePassage]:
-    """Return the passages in the results of searches and reads, in the order of their first result, with ranks.
+    """Return the passages in the results of calls, each once, in the order of their first result, with ranks.
 
     A rank is at most 1; passages near the top of several results rank higher. Results of failed calls are ignored.
     """

@@ -39,7 +39,7 @@ class Embedder(Protocol):
         ...
 
     def embed_query(self, text: str) -> Vector:
-        """Return the vector of a query.
+        """Return the vector of a query, which may differ from that of a passage with the same text.
 
         Raises:
             EmbeddingError: the model cannot be used now; a later call may succeed.

@@ -103,8 +103,8 @@ def search(
     """Return at most `limit` chunks of an index, best first, without duplicate texts.
 
     At most two of the first five hits are from the same file, if there are enough other hits. Any text is a valid query.
-    `vectors` are those of a model for all chunks, and `question` is its vector of the query. Without them, `compare` orders
-    the best candidates by a model; without it, words and the static vectors of the index count. With `among`, only
+    `vectors` are a model's vectors of all chunks, and `question` is the model's vector of the query. Without both,
+    `compare` computes cosines for the best candidates; without `compare`, words and static vectors decide. With `among`, only
     chunks with these numbers are found.
 
     The list is empty if `limit` is below 1 or no number is permitted.
@@ -171,7 +171,7 @@ class Ranking:
         self._best_static = max(map(self._static_score, chunks), default=0.0) or 1.0
 
     def compare(self, compare: Compare) -> None:
-        """Add the cosines of a model for the best `COMPARED` candidates."""
+        """Set the model's cosines of the best `COMPARED` candidates, as far as `compare` returns them."""
         numbers = sorted(self._chunks, key=self._score, reverse=True)[:COMPARED]
         values = compare([self._chunks[number] for number in numbers])
         self._cosines = {
@@ -215,7 +215,7 @@ class Ranking:
         )
 
     def _reason(self, number: int) -> str:
-        """Say in words what ranks the candidate: a definition, names and words, the meaning, or both."""
+        """Return a text that says why the candidate is ranked: a definition, names, words, the meaning, or both."""
         if self._words[number].defines:
             return "defines a name of the query"
         if self.weight == 0:
@@ -234,7 +234,7 @@ class Ranking:
         return "words of the query" if by_words > 2 * by_meaning else f"words and {source}"
 
     def _score(self, number: int) -> float:
-        """Return the score of a candidate, from 0 to 1."""
+        """Return the score of a candidate, roughly from 0 to 1, before it is calibrated."""
         by_words = self.coverage * self._words[number].bm25 / self._best_words
         by_static = self._static_score(number) / self._best_static if self._static else 0.0
         if self._cosines:
@@ -286,7 +286,7 @@ def _promote_best_by_words(hits: list[Hit]) -> list[Hit]:
 
 
 def _diversify(hits: list[Hit]) -> list[Hit]:
-    """Drop duplicate texts, and limit the first five hits to two from each file; move further hits down."""
+    """Drop hits with a duplicate text, and move hits down so that the first five have at most two from each file."""
     first: list[Hit] = []
     later: list[Hit] = []
     hits_per_file: Counter[str] = Counter()

@@ -146,7 +146,7 @@ class Bert:
         return unit
 
     def _attention(self, layer: _Layer, x: Matrix, ends: NDArray[np.int64]) -> Matrix:
-        """Return the self-attention of the rows; two consecutive numbers of `ends` bound the rows of one text."""
+        """Return the self-attention of the rows `x`; the rows of text i are from `ends[i]` to `ends[i + 1]`."""
         heads = self._shape.heads
         width = x.shape[1]
         size = width // heads
@@ -325,7 +325,7 @@ LEAST_COSINE = 0.95
 
 
 def _load_encoder(folder: Path, exports: Path | None, tokenizer: Any) -> tuple[_Encoder, Path, str]:
-    """Load the encoder of a folder; return it, the file of its weights, and its precision.
+    """Load the encoder of a folder; return the encoder, the file of its weights, and its precision as text.
 
     A `model.onnx` of the folder is preferred, then an export with 8-bit weights, then NumPy.
 
@@ -380,7 +380,7 @@ def _read_shape(folder: Path, *, takes_first_token: bool) -> BertShape:
 
 
 def _read_tensors(weights: Path) -> dict[str, Matrix]:
-    """Read the tensors of a file by their names without the prefix `bert.`."""
+    """Read the tensors of a file by name, without the prefix `bert.`; raise EmbeddingError if it is malformed."""
     try:
         library: Any = import_module("safetensors.numpy")
         tensors: dict[str, Matrix] = library.load_file(weights)
@@ -390,7 +390,7 @@ def _read_tensors(weights: Path) -> dict[str, Matrix]:
 
 
 def _export(shape: BertShape, weights: Path, exported: Path, tokenizer: Any) -> bool:
-    """Write the network with 8-bit weights; return False if its vectors differ too much, and log it.
+    """Write the network with 8-bit weights to `exported`; if its vectors differ too much, log that and return False.
 
     The file is complete or missing, also if the process is killed.
 
@@ -430,10 +430,10 @@ def _export(shape: BertShape, weights: Path, exported: Path, tokenizer: Any) -> 
 
 
 def _takes_first_token(folder: Path) -> bool:
-    """Return whether the pooling takes the first token; False, for the mean, without a pooling file.
+    """Return True if the vector of a text is that of its first token, False if it is the mean, also without a file.
 
     Raises:
-        EmbeddingError: the file turns both off, or is not JSON.
+        EmbeddingError: the pooling file turns both off, or is not JSON.
     """
     match _read_json(folder / "1_Pooling" / "config.json", default={}):
         case {"pooling_mode_cls_token": True}:

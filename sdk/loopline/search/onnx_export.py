@@ -60,7 +60,7 @@ class _Network:
         ]
 
     def dense(self, value: str, weight: NDArray[np.float32], bias: NDArray[np.float32]) -> str:
-        """Multiply by the transposed weight in 8 bits, and add the bias."""
+        """Add nodes that multiply by the transposed weight in 8 bits and add the bias; return the output's name."""
         columns = np.ascontiguousarray(weight.T)
         largest = np.maximum(np.abs(columns).max(axis=0), 1e-12)  # a column of zeros stays one
         scales = (largest / LARGEST).astype(np.float32)
@@ -118,7 +118,7 @@ def export_encoder(
 
 
 def _embed(network: _Network, tensors: Mapping[str, NDArray[np.float32]]) -> str:
-    """Add the vector of each token, stored in 8 bits, to that of its position."""
+    """Add nodes for the sum of the vectors of token, position and type; return the name of the output."""
     words, places, kinds = (
         tensors[f"embeddings.{name}_embeddings.weight"]
         for name in ("word", "position", "token_type")
@@ -145,7 +145,7 @@ def _attention_mask(network: _Network) -> str:
 
 
 def _attend(network: _Network, projected: str, mask: str, heads: int, width: int) -> str:
-    """Return the attended values of all heads, given the queries, keys and values beside each other."""
+    """Add nodes for attention over `projected` (queries, keys and values joined); return the name of the output."""
     size = width // heads
     shape = network.constant(np.array([0, 0, 3, heads, size], dtype=np.int64))
     parts = network.add("Reshape", projected, shape)

@@ -82,7 +82,7 @@ def name_parts(text: str) -> str:
 
 
 def query_terms(query: str) -> tuple[str, ...]:
-    """Return the different words of the query in order, in lower case, at most `LONGEST_QUERY`.
+    """Return the different words of the query in order, in lower case; only the first `LONGEST_QUERY`.
 
     Stop words are left out, but not if the query has only stop words. A compound name is followed by its parts.
     """
@@ -135,7 +135,7 @@ def query_names(query: str) -> tuple[str, ...]:
 
 
 def defines(text: str, names: Iterable[str]) -> bool:
-    """Return True if the text, in lower case, has the definition of a function, type or constant with one of the names."""
+    """Return True if the text defines a function, type or constant with one of the names; all are in lower case."""
     for name in names:
         start = text.find(name)
         while start >= 0:
@@ -211,7 +211,7 @@ def _score(
     phrases: tuple[str, ...],
     names: tuple[str, ...],
 ) -> WordScore:
-    """Return the weighted BM25 score of a chunk, its share of the terms, and whether it defines one of `names`."""
+    """Return the weighted BM25 score of a chunk, the share of terms in it, and whether it defines one of `names`."""
     title = chunk.title.lower()
     path = chunk.path.lower()
     text = chunk.text.lower()

@@ -32,7 +32,7 @@ def compare_chunks(
     *,
     seconds: float = BUDGET_SECONDS,
 ) -> list[float | None]:
-    """Return the cosine of the query and each chunk by the model, None for chunks for which the time was too short.
+    """Return the model's cosine of the query and each chunk; None for chunks that were not reached in `seconds`.
 
     The chunks are compared in order. Vectors that the cache has cost no time; new ones are added to it.
 

@@ -82,7 +82,7 @@ def split_section(lines: list[str], section: TextSection) -> list[TextSection]:
 
 
 def _paragraphs(lines: list[str], start: int, end: int) -> list[tuple[int, int, int]]:
-    """Return the start, end and length in characters of each paragraph, including the blank lines after it."""
+    """Return the first line, the end line and the characters of each paragraph, with the blank lines after it."""
     paragraphs: list[tuple[int, int, int]] = []
     first = start
     size = 0
@@ -102,7 +102,7 @@ def _paragraphs(lines: list[str], start: int, end: int) -> list[tuple[int, int, 
 
 
 def windows(lines: list[str], section: TextSection) -> list[TextSection]:
-    """Split a section into parts of at most `WINDOW_LINES` lines and about `SECTION_LIMIT` characters."""
+    """Split a section into parts of at most `WINDOW_LINES` lines and about `SECTION_LIMIT` characters, in order."""
     sections: list[TextSection] = []
     start = section.start
     size = 0
@@ -175,7 +175,7 @@ def _only_headings(
 
 
 def _front_matter(lines: list[str]) -> tuple[int, str]:
-    """Return the first line after the front matter, and its title; 0 and an empty title if there is none."""
+    """Return the index of the line after the front matter, and its title; 0 and "" without front matter."""
     if not lines or lines[0].lstrip("\ufeff").rstrip() not in ("---", "+++"):
         return 0, ""
     fence = lines[0].lstrip("\ufeff").rstrip()
@@ -265,7 +265,7 @@ def _underlines(rule: str, text: str, *, indented: bool) -> bool:
 
 
 def _include_labels(lines: list[str], start: int, headings: list[Heading]) -> int:
-    """Return the first line of a heading, including the labels directly above it."""
+    """Return the index of the first label directly above a heading at line `start`, or `start` without labels."""
     lower_bound = headings[-1].body if headings else 0
     index = start
     first = start
@@ -346,7 +346,7 @@ def _definition(title: str, lines: list[str], section: TextSection) -> list[Text
 
 
 def _body(lines: list[str], section: TextSection) -> tuple[int, str]:
-    """Return the first line of the body of a class, and its indentation."""
+    """Return the index of the first line of the body of a class, and the indentation of the body."""
     head = section.start
     while not (match := _DEFINITION.match(lines[head])):
         head += 1

@@ -99,7 +99,7 @@ class StaticEmbedder:
         """Do nothing: the table is freed with this object."""
 
     def rows(self, texts: Sequence[str], rarity: Callable[[str], float] | None = None) -> _Rows:
-        """Return a vector of length 1 for each text, as the rows of a matrix; a row of zeros without a known word.
+        """Return a vector of length 1 for each text, as rows of a matrix; a text without known words has zeros.
 
         `rarity` returns the weight of a word in lower case, instead of the weight of the table.
         """
@@ -144,7 +144,7 @@ class StaticEmbedder:
         self._word_weights: _Rows = np.zeros(1_024, dtype=np.float32)
 
     def _number(self, word: str) -> int:
-        """Return the row of a word in the matrix of words; a new word is added."""
+        """Return the row number of a word in the cached matrix; a new word is computed and added."""
         number = self._numbers.get(word)
         if number is None:
             number = len(self._numbers)
@@ -158,7 +158,7 @@ class StaticEmbedder:
         return number
 
     def _word(self, word: str) -> tuple[_Rows, float]:
-        """Return the weighted vector of a word, and its weight: the largest of its pieces."""
+        """Return the vector of a word, scaled to its weight, and the weight, which is the largest of its pieces."""
         pieces = [
             piece
             for part in bert_words(word)

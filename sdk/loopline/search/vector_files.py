@@ -108,9 +108,9 @@ class VectorFiles:
     def build(
         self, signature: str, embedder: Embedder, index: Index, progress: VectorProgress
     ) -> VectorIndex | None:
-        """Make the missing vectors and return all; return None if `progress` returned False.
+        """Make the missing vectors, and return the vectors of all chunks; return None if `progress` returned False.
 
-        While another process builds, `progress` is called with 0. Old files of the model are removed afterwards.
+        While another process builds, `progress` is called with 0. Old files of the model are removed at the end.
 
         Raises:
             EmbeddingError: the vectors cannot be written, or the embedder failed.
@@ -151,7 +151,7 @@ class _Files:
         return rows if rows is not None and len(rows) == size else None
 
     def fill(self, index: Index, progress: VectorProgress) -> bool:
-        """Append the missing rows; return False if `progress` returned False before the end."""
+        """Append the missing rows and finish the files; return False if `progress` did, and keep the rows."""
         growing = self.vectors.with_suffix(UNFINISHED)
         done = self._count_valid_rows(growing)
         source = _TextRows(index, self._embedder, self._load_base(index), self)
@@ -237,7 +237,7 @@ class _Files:
         return list(self._directory.glob(f"*-{self.model}{suffix}"))
 
     def find_rows(self, *suffixes: str) -> dict[bytes, tuple[_Rows, int]]:
-        """Return the rows of other indexes of the same model by the digest of their text: a matrix and a number of a row."""
+        """Return rows in the model's files with these suffixes, by digest of the text: a matrix and a row number."""
         found: dict[bytes, tuple[_Rows, int]] = {}
         for path in [path for suffix in suffixes for path in self._paths(suffix)]:
             rows = self._map_rows(path)
@@ -278,7 +278,7 @@ class _CachedTexts:
         self._lock = threading.Lock()
 
     def find(self, texts: Collection[str]) -> dict[str, Vector]:
-        """Return the vectors of those of the texts that have one. The first call reads the file."""
+        """Return the stored vectors by text; texts without a vector are left out. The first call reads the file."""
         with self._lock:
             if self._vectors is None:
                 self._vectors = self._files.read_cached()
@@ -327,7 +327,7 @@ class _TextRows:
         return self._files.find_rows(".vectors", UNFINISHED, CACHED)
 
     def batch(self, done: int) -> tuple[bytes, bytes]:
-        """Return the rows after the first `done` rows and the digests of their texts, one batch of both.
+        """Return the next batch after `done` rows, as bytes: the rows, and the digests of their texts.
 
         Raises:
             EmbeddingError: the index lacks the next passage.

@@ -148,7 +148,7 @@ class VectorStore(Protocol):
     def build(
         self, signature: str, embedder: Embedder, index: Index, progress: VectorProgress
     ) -> VectorIndex | None:
-        """Make the missing vectors and return all; return None if `progress` returned False.
+        """Make the missing vectors, and return the vectors of all chunks; return None if `progress` returned False.
 
         A text that was embedded earlier, for any index whose vectors are still stored, is not embedded again.
         Processes that build with the same embedder wait for each other, and call `progress` while they wait.

@@ -56,9 +56,9 @@ def _is_punctuation(character: str) -> bool:
 
 
 def word_pieces(word: str, vocabulary: Mapping[str, int]) -> list[int]:
-    """Return the numbers of the longest pieces of a word from left to right.
+    """Split a word from left to right into the longest pieces in the vocabulary, and return their numbers.
 
-    The only number is that of `[UNK]` if a part is unknown, or the word is longer than 100 characters.
+    If a part is unknown, or the word is longer than 100 characters, return only the number of `[UNK]`.
     """
     if len(word) > LONGEST_WORD:
         return [vocabulary[UNKNOWN]]

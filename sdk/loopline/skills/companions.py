@@ -49,7 +49,7 @@ class SkillTool:
 
 
 def read_sources(path: Path, stored: bytes) -> tuple[dict[int, Source], list[str]]:
-    """Decode the sources in a `sources.yaml`, by the numbers of their citations, with warnings of fields without effect.
+    """Decode a `sources.yaml`; return the sources by citation number, and warnings about fields without effect.
 
     Raises:
         BundleError: the file is malformed; the message names file and line.
@@ -207,7 +207,7 @@ class SkillFile:
 
 
 def folder_files(folder: Path, beside: Collection[str]) -> tuple[list[SkillFile], list[str]]:
-    """List the files in the folder of a skill by path, without the paths in `beside`, and the problems with other files.
+    """List the files in the folder of a skill, sorted by path, except those in `beside`, and problems as texts.
 
     Links, large files, deep folders, and files after the first 500 are left out, each with a problem. After 20
     problems, one more says that the rest is left out.
@@ -250,7 +250,7 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def _problem(path: Path, name: str) -> str:
-    """Return the reason why a file is left out; empty if it is listed."""
+    """Return the reason to leave out a path, such as a link or a large file; "" if the file is listed."""
     if path.is_symlink():
         return "a link is not followed: put the file itself here"
     if path.is_dir():

@@ -44,7 +44,7 @@ class SkillSelection:
         return not hidden and not any(_matches(p, namespace, id) for p in self.disabled)
 
     def unmatched(self, names: Iterable[tuple[str, str]]) -> list[str]:
-        """Return the patterns without a match; `names` are pairs of namespace and id."""
+        """Return the patterns that do not match any skill; `names` has the namespace and id of each skill."""
         skills = list(names)
         return [
             pattern
@@ -54,7 +54,7 @@ class SkillSelection:
 
 
 def skill_selections(config: object) -> dict[str, SkillSelection]:
-    """Decode an AGENTS_CONFIG to selections by consumer; `react` is replaced by its full name.
+    """Decode an AGENTS_CONFIG to selections by consumer (loop); the name `react` is replaced by its full form.
 
     Raises:
         BundleError: the value is malformed; the message shows the expected form.
@@ -265,7 +265,7 @@ def _decode(path: Path, stored: bytes) -> str:
 def _digest(
     stored: bytes, beside: Mapping[str, bytes], files: Sequence[companions.SkillFile]
 ) -> str:
-    """Return the digest of the SKILL.md, or of all companion files and the list of files too, if there are any."""
+    """Return the digest of the SKILL.md, the companion files, and the names and sizes of other files, if any."""
     if not beside and not files:
         return sha256(stored).hexdigest()[:DIGEST]
     parts = [sha256(content).hexdigest() for content in (stored, *beside.values())]
@@ -273,7 +273,7 @@ def _digest(
 
 
 def _check_citations(path: Path, first_line: int, body: str, sources: Mapping[int, Source]) -> None:
-    """Raise a BundleError with file and line if the sources of a skill lack the number of a citation."""
+    """Raise a BundleError if the sources lack the number of a citation; without any sources nothing is checked."""
     if not sources:
         return
     for token in citations.find(body, newest=max(sources)):
@@ -292,7 +292,7 @@ def _warn_of_citations(path: Path, body: str, sources: Mapping[int, Source]) -> 
 
 
 def _appendix(skill: Skill) -> Iterator[str]:
-    """Yield the paragraphs after the text of a skill: the list of its tools, and the list of its files."""
+    """Yield the paragraphs after the text of a skill: the list of its tools and the list of its files, if any."""
     if skill.tools:
         yield "\n".join(["Tools for this skill:", *(f"- {tool}" for tool in skill.tools)])
     if skill.files:

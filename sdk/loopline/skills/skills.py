@@ -72,7 +72,7 @@ class Skills:
         return Skills(skills, (*written, *_empty(root)))
 
     def enabled(self, config: Mapping[str, SkillSelection], consumer: str = REACT) -> Skills:
-        """Return the skills that `consumer` sees; without a selection, all skills that are not internal.
+        """Return the skills that `consumer` sees; if `config` lacks it, all skills outside the namespace `internal`.
 
         A skill with `include_for` is left out for other consumers. Skills that the result imports become `imported`.
         """
@@ -124,7 +124,7 @@ class Skills:
 
 
 def _tools(skill: Skill, offered: Container[str] | None) -> str:
-    """Render which tools of a skill are offered and which are not; empty if `offered` is None or without tools."""
+    """Render which tools of a skill are offered and which are not; "" if `offered` is None or it lists none."""
     if offered is None or not skill.tools:
         return ""
     here = [tool.id for tool in skill.tools if tool.id in offered]
@@ -184,7 +184,7 @@ def join_imported_bodies(skill: Skill, by_id: Mapping[str, Skill]) -> Skill:
 
 
 def _append_sources(added: Mapping[int, Source], sources: dict[int, Source]) -> dict[int, int]:
-    """Append sources with new numbers, and return the new numbers by the old ones."""
+    """Add sources to `sources` with new numbers, and return the new numbers by the old numbers."""
     numbers: dict[int, int] = {}
     for number, source in added.items():
         numbers[number] = max(sources, default=0) + 1
@@ -193,7 +193,7 @@ def _append_sources(added: Mapping[int, Source], sources: dict[int, Source]) -> 
 
 
 def _collect(path: Sequence[Skill], by_id: Mapping[str, Skill], found: dict[str, Skill]) -> None:
-    """Add the imports of the last skill of the path to `found`, each before its own imports.
+    """Add the direct and indirect imports of the last skill of the path to `found`, each before its own imports.
 
     `path` is the chain of imports from the first skill to the last.
 

@@ -33,7 +33,7 @@ class SkillProblem:
 
 
 def skill_folders(root: Path) -> list[Path]:
-    """Return the folders of the skills at `root`: itself, its subfolders, or the subfolders of its namespaces.
+    """Return the sorted folders of the skills at `root`: `root` itself, or folders one or two levels below.
 
     If a subfolder has skills, subfolders without a skill are returned too, because their SKILL.md may be missing. The
     list is empty without a skill.
