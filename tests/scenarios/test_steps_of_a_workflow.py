@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeAlias
@@ -106,6 +106,18 @@ async def say_after_a_cut(
     with pytest.raises((Crashed, LeaseLost)):
         await say(workflow(process), CrashingLog(memory, appends))
     return await say(workflow(process), memory)
+
+
+async def test_a_step_whose_awaitable_has_no_type_returns_any_value() -> None:
+    def find_number() -> Awaitable[int]:
+        return asyncio.sleep(0, 4)
+
+    find_number.__annotations__["return"] = Awaitable
+
+    async def process(self: BaseWorkflow, payload: TurnPayload) -> TurnResult:
+        return await self.answer(f"{await self.step('number', find_number)}")
+
+    assert (await say(workflow(process)))[0] == "4"
 
 
 async def test_a_step_returns_a_value_of_the_type_that_its_function_returns() -> None:

@@ -49,9 +49,8 @@ async def web(choices: Choices, screen: Screen, source: str, port: int, no_brows
         with misuse(StoreError):
             served = reading_app(ReadOnlyStore(url))
 
-    shown = source or url or "the default store"
-    if url is not None and shown == url:
-        shown = parse_store_url(url).shown_url
+    is_store = url is not None and source in ("", url)
+    shown = parse_store_url(url).shown_url if is_store else source or "the default store"
 
     def show_address(address: str) -> None:
         screen.note(f"{escape(shown)} at {address}{PAGE}")

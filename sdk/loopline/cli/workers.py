@@ -105,9 +105,8 @@ async def worker(
     of_server: bool,
 ) -> int:
     """Run the turns of bundles that servers only submit."""
-    parent = (
-        os.getppid() if of_server else None
-    )  # first, because the server may end while the bundles are opened
+    # The parent is read first, because the server may end while the bundles are opened.
+    parent = os.getppid() if of_server else None
     limits = harness.WorkerLimits(
         turns=turns, tenant_turns=tenant_turns, user_turns=user_turns, bundle_turns=bundle_turns
     )

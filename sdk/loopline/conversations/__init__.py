@@ -18,6 +18,7 @@ from loopline.conversations.recovery import Recovery as Recovery
 from loopline.conversations.recovery import is_unbegun as is_unbegun
 from loopline.conversations.schedule import MessageSchedule as MessageSchedule
 from loopline.conversations.submission import AS_IT_IS as AS_IT_IS
+from loopline.conversations.submission import LESSON_KEY as LESSON_KEY
 from loopline.conversations.submission import HandedOver as HandedOver
 from loopline.conversations.submission import Submission as Submission
 from loopline.conversations.submission import Variation as Variation

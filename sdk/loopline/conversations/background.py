@@ -16,6 +16,7 @@ from uuid import uuid4
 
 from loopline import timeline as tl
 from loopline.clock import Clock, boot_id, done_within
+from loopline.conversations.submission import RESULT_KEY
 from loopline.errors import LooplineError, StoreError, ToolError
 from loopline.files import WorkspaceLimits, file_bodies, sort_changes
 from loopline.models import JsonObject, well_formed
@@ -501,7 +502,7 @@ def _bodies(call: BackgroundCall, outcome: Outcome, timeline: tl.Timeline) -> Se
 
 
 def _key(call_id: str) -> str:
-    return f"background:{call_id}"
+    return f"{RESULT_KEY}{call_id}"
 
 
 def _machine() -> str:

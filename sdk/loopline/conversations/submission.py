@@ -58,8 +58,12 @@ def check_confirmed(timeline: tl.Timeline, number: int) -> None:
 WhenBusy = Literal["queue", "followup", "steer", "reject"]
 QUEUED = "~queued"
 """The end of the key under which a followup that came too late is stored as a prompt."""
-INTERNAL_KEYS = ("background:", "lesson:")
-"""The beginnings of the keys of results of background calls and of lessons, which are in the same namespace."""
+RESULT_KEY = "background:"
+"""The beginning of the key of the result of a background call."""
+LESSON_KEY = "lesson:"
+"""The beginning of the key of a lesson."""
+INTERNAL_KEYS = (RESULT_KEY, LESSON_KEY)
+"""The beginnings of keys that no message may have, because they are in the same namespace as those of messages."""
 
 
 def check_key(key: str) -> None:

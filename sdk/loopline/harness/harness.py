@@ -94,7 +94,10 @@ async def record_lesson(
     async with log.lease(conversation) as term:
         summary = await log.find(conversation)
         head = 0 if summary is None else summary.head
-        entries, key = [timeline.Entry(body=lesson, turn=turn)], f"lesson:{lesson.lesson_id}"
+        entries, key = (
+            [timeline.Entry(body=lesson, turn=turn)],
+            f"{conversations.LESSON_KEY}{lesson.lesson_id}",
+        )
         await log.append(conversation, entries, seen=head, term=term, key=key)
 
 

@@ -94,7 +94,7 @@ class Aws:
                     kept += response.get("Errors", [])
             if kept:
                 key, reason = kept[0].get("Key"), kept[0].get("Message") or kept[0].get("Code")
-                raise AwsError(f"S3 did not remove {key} ({reason}): allow s3:DeleteObject")
+                raise AwsError(f"S3 did not remove {key} ({reason})")
 
         await self._request("s3", remove)
 
