@@ -53,7 +53,9 @@ def test_a_long_cell_leaves_room_for_the_others(width: int) -> None:
 
 
 def test_control_characters_in_a_table_do_not_reach_the_terminal() -> None:
-    console = Console(file=StringIO(), width=80, force_terminal=True, color_system="standard")
+    console = Console(
+        file=StringIO(), width=80, force_terminal=True, color_system="standard", no_color=False
+    )
     rows = [[Text("1"), Text("a\x1b]0;mine\x9bb", style="red")]]
     with console.capture() as capture:
         console.print(Columns(rows=rows, cut=1))
