@@ -77,7 +77,10 @@ class LoadedBundle:
             yield from _package_files(self.folder)
 
     def version(self) -> str:
-        """Return the version that the author set, otherwise a digest of the files of the bundle; empty without files."""
+        """Return the version of the author, otherwise a digest of the files as they are now; empty without a folder.
+
+        The files are those of `_version_files`.
+        """
         if self.bundle.version or self.folder is None:
             return self.bundle.version
         digest = sha256()

@@ -151,7 +151,7 @@ def _find_started(timeline: tl.Timeline) -> Sequence[_Started]:
 def _is_lost(started: _Started, conversation: tl.ConversationKey, now: datetime) -> bool:
     """Return whether no process will record a result of the call in this conversation.
 
-    This is so if its owner is unknown or has gone, `GRACE` after its time, and for a call that a fork inherited.
+    This is so if its owner is unknown or has gone, if its time ended more than `GRACE` ago, or if a fork inherited it.
     """
     owner = started.owner
     is_forked = started.conversation not in ("", conversation.name)

@@ -803,10 +803,14 @@ class Conversation(ConversationReader, Generic[T_co]):
         return await self._run_again(resumption, await self._answer(resumption))
 
     async def _answer(self, resumption: submission.Resumption) -> int:
-        """Store the answers of a resumption. Returns the number of the turn that asked, 0 without answers.
+        """Record the answers of a resumption, all or none; return the number of the turn that asked, 0 without answers.
+
+        Nothing is recorded for a turn that was stopped. With `any_bundle` the turn may be one of another bundle.
 
         Raises:
-            LooplineError: this process has no bundle, or the turn may not run with it; nothing was stored.
+            LooplineError: this process has no bundle, the turn may not run with it, the conversation is a child run, the limits
+                are not valid, or an answer is refused; nothing was stored.
+            AttachmentError: the answers are too large; nothing was stored.
         """
         check_own(self.conversation)
         order = self._turns.order()

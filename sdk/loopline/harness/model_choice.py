@@ -182,8 +182,10 @@ def model(
 ) -> Model:
     """Make a model of a provider, or of any server with the same API; several harnesses may share the model.
 
-    `name` is a model string such as `openai:llama-3`. `base_url` is the part before `/chat/completions`, `/responses`
-    or `/v1/messages`; with it, no key is sent except `api_key`. `facts` replace the model's entry in the catalogue.
+    `name` is a model string such as `openai:llama-3`, or `offline`, which takes no other argument. `base_url` is the
+    part before `/chat/completions`, `/responses` or `/v1/messages`; with it, no key is sent except `api_key`. Without
+    them, both come from the environment, such as OPENAI_BASE_URL and OPENAI_API_KEY. `facts` replace the model's entry
+    in the catalogue.
     `settings` are for every request to this model; those of a bundle or a message override them.
 
     Raises:

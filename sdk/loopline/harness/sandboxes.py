@@ -114,7 +114,9 @@ def _profiles(section: Json, runtime: Mapping[str, Json]) -> Mapping[str, JsonOb
 
 
 async def open_sandbox(properties: bundles.Properties, runtime: Mapping[str, Json]) -> Sandbox:
-    """Open the backend of the runtime's mode; without a mode, docker if it is reachable, otherwise `process`.
+    """Return the backend of the runtime's mode, which is not checked: a program may fail there.
+
+    Without a mode it is docker if all `DockerSandbox.requirements` are met, otherwise `process`.
 
     Raises:
         PropertyError: a property has an invalid value, or the mode `local` is used without `execution.allow_local`.

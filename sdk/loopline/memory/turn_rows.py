@@ -44,7 +44,10 @@ def limits_of(query: TurnQuery) -> dict[str, Any]:
 
 
 def text_columns(owner: Owner, text: TurnText) -> dict[str, Any]:
-    """Return the columns of a text without those of its body, in a table of which `turn_text` reads rows."""
+    """Return the columns of a text, without its body, conversation and owner, which the caller adds.
+
+    `digest` is that of the text, keyed by the owner; `turn_text` reads the other columns.
+    """
     return {
         "turn": text.turn,
         "seq": text.seq,

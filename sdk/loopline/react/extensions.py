@@ -452,9 +452,10 @@ def cycle_warning(after: int = 3) -> RoundHook:
 
 
 def stagnation(after: int = 3) -> RoundHook:
-    """Return a hook that ends the turn when the same calls have been made `after` times in a row.
+    """Return a hook that ends the turn with the reason "stagnation" if the same calls were made `after` times in a row.
 
-    A cycle of a few rounds counts like one round, and equal calls in one round are counted, too.
+    A cycle of a few rounds counts like one round, and equal calls in one round are counted, too. `on_exhausted` decides
+    whether the model writes a last answer.
 
     Raises:
         LooplineError: `after` is less than 2.

@@ -628,7 +628,10 @@ class FargateSandbox:
         self._folders = RunFolders(folder)
 
     async def features(self) -> Sequence[Feature]:
-        """Check for the library, the task definition and the seccomp filter."""
+        """Check for the task definition, with a request to AWS, and for the seccomp filter; return a feature for each.
+
+        If the library is missing or the request fails, the task definition is reported as missing, with the reason.
+        """
         name = self._settings.task_definition
         try:
             await self._aws.check_definition(name)

@@ -333,7 +333,11 @@ class _Collection:
         return entry.path.startswith(tuple(f"{turn}/{area}/" for area in _AREAS))
 
     def _read_other(self, entry: FolderEntry, path: str) -> ProducedFile | None:
-        """Return a file that is not in the contract, or None if the program did not change it."""
+        """Return a changed file that is not in the contract; None if it is unchanged or gone.
+
+        What cannot be collected, such as a link, a folder or a file over the limits, is returned with a problem. A folder, or
+        a path outside the areas, is also added to `_unread`.
+        """
         if not self._is_inside(entry):
             self._unread.append(f"{path}/")
             problem = entry.problem or ("it is not a folder" if path in _AREAS else _OUTSIDE)

@@ -180,9 +180,10 @@ class _DrainingServer(uvicorn.Server):
         self._on_listening = on_listening
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Open the bundles and serve until `should_exit` is true.
+        """Open the bundles, serve until `should_exit` is true, then end as `shutdown` does, and close the bundles.
 
-        Without `sockets`, the server listens at the host and port of its configuration.
+        Without `sockets`, the server listens at the host and port of its configuration. SIGINT and SIGTERM set `should_exit`,
+        and are raised again at the end.
 
         Raises:
             LooplineError: a bundle cannot be opened, or the server cannot listen at the address.

@@ -327,7 +327,12 @@ class PostgresWriter(StoreWriter):
         conversation: ConversationKey,
         blocks: Sequence[tuple[Block, EncodedBody]],
     ) -> None:
-        """Create a conversation with these blocks and encoded bodies; large bodies are stored as blobs."""
+        """Create a conversation with these blocks and encoded bodies; large bodies are stored as blobs.
+
+        Raises:
+            ConflictError: the conversation has blocks.
+            StoreError: the conversation was forgotten, or the blocks exceed the limits.
+        """
         if any(body.blob for _, body in blocks):
             self.share_blobs(connection)
         super().restore(connection, conversation, blocks)

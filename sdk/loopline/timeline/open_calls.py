@@ -39,7 +39,7 @@ def is_approval(value: Json) -> bool:
 
 
 def edited_arguments(value: Json) -> JsonObject | None:
-    """Return the `arguments` of an answer `{"approved": true, "arguments": {…}}`, None for any other answer."""
+    """Return the `arguments` of an answer whose `approved` is true; None if it has none or is another answer."""
     match value:
         case {"approved": True, "arguments": dict(arguments)}:
             return arguments

@@ -95,8 +95,10 @@ def read_result_form(function: FunctionType, location: str) -> JsonObject | None
 def _build_parameters(function: FunctionType, location: str, key: str) -> Parameters:
     """Build the pydantic model and the schema of a tool function, and find its parameters for the context.
 
+    `key` is the template of a call's key, such as `file:{path}`, and `location` begins the error messages.
+
     Raises:
-        BundleError: the key names a parameter for the context.
+        BundleError: the template names a parameter for the context.
         Exception: an annotation cannot be resolved, or does not have a JSON Schema.
     """
     from pydantic import ConfigDict, Field, create_model

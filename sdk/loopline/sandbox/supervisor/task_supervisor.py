@@ -87,10 +87,13 @@ def restore(archive: bytes, folder: Path, user: int) -> None:
 
 
 def pack(folder: Path, turn: str, most_bytes: int) -> tuple[bytes, bool]:
-    """Pack the folder of a turn into a ZIP archive, and return whether all files fit into `most_bytes`.
+    """Pack the folder of a turn into a ZIP archive, and return whether the sizes of its files fit into `most_bytes`.
 
-    Files beyond `most_bytes` are left out. Special files, links, files with several hard links, and folders that are
-    too deep or cannot be read are packed as a link to a path that does not exist.
+    From the first file that exceeds it, files are left out. Special files, links, files with several hard links, and
+    folders that are too deep or cannot be read are packed as a link to a path that does not exist.
+
+    Raises:
+        OSError: the folder of the turn, or a file, cannot be opened.
     """
     file = io.BytesIO()
     size = 0
