@@ -6,6 +6,8 @@ import os
 import random
 import shutil
 import stat
+from base64 import b64encode
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from loopline.knowledge import KnowledgeSpace
 from loopline.knowledge.fts import FtsIndexes
 from loopline.knowledge.git import GitRepository
 from tests.support.hostile_repositories import snapshot
+from tests.support.local_http import Answering, http_server
 
 from .conftest import GitFolder
 
@@ -312,7 +315,76 @@ def test_a_token_in_a_url_is_in_no_error(tmp_path: Path, url: str) -> None:
     assert "secret" not in str(raised.value)
 
 
-@pytest.mark.parametrize("repo", ["a\0b", "https://x/\0", "a\udcff", "a\nb"])
+@pytest.mark.parametrize(
+    ("login", "decoded"),
+    [("ann%40home:se%2Fcr%25et", "ann@home:se/cr%et"), ("to%2Fkcr%25et", "to/kcr%et:")],
+)
+def test_the_login_of_a_url_is_on_no_command_line_and_not_sent_after_a_redirect(
+    folder: GitFolder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    login: str,
+    decoded: str,
+) -> None:
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    commit = folder.commit({"a.md": "one\n"})
+    folder.git("update-server-info")
+    headers, redirected, commands = list[str](), list[str | None](), list[bytes]()
+    basic = f"Basic {b64encode(decoded.encode()).decode()}"
+
+    class Elsewhere(Answering):
+        def get(self) -> None:
+            redirected.append(self.headers["Authorization"])
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", 'Basic realm="elsewhere"')
+            self.end_headers()
+
+    class Site(Answering):
+        def get(self) -> None:
+            for process in Path("/proc").glob("[0-9]*"):
+                with suppress(OSError):  # it has ended
+                    commands.append((process / "cmdline").read_bytes())
+            header = self.headers["Authorization"] or ""
+            headers.append(header)
+            path = folder.path / ".git" / self.path.partition("?")[0].removeprefix("/x.git/")
+            if self.path.startswith("/moved.git/"):
+                self.send_response(302)
+                self.send_header("Location", elsewhere + self.path)
+                self.end_headers()
+            elif header != basic:
+                self.send_response(401)
+                self.send_header("WWW-Authenticate", 'Basic realm="here"')
+                self.end_headers()
+            elif path.is_file():
+                self.answer(path.read_bytes())
+            else:
+                self.send_error(404)
+
+    with http_server(Elsewhere) as elsewhere, http_server(Site) as site:
+        url = site.replace("//", f"//{login}@")
+        opened = GitRepository.open(f"{url}/x.git", mirrors=tmp_path / "mirrors")
+        assert opened.resolve("HEAD") == commit
+        with pytest.raises(KnowledgeError, match=r"git said: .*Authentication failed"):
+            GitRepository.open(f"{url}/moved.git", mirrors=tmp_path / "mirrors")
+    assert {"", basic} == {*headers}
+    assert redirected
+    assert basic not in redirected
+    assert b"/x.git" in b"".join(commands)
+    assert [line for line in commands if b"cr%25et" in line or b"cr%et" in line] == []
+    stored = [path for path in (tmp_path / "mirrors").rglob("*") if path.is_file()]
+    assert [path for path in stored if b"cr%" in path.read_bytes()] == []
+
+
+def test_the_name_of_a_mirror_contains_no_password(tmp_path: Path) -> None:
+    for url in ("http://ann:secret@localhost:1", "http://localhost:1/x?token=secret"):
+        with pytest.raises(KnowledgeError):
+            GitRepository.open(url, mirrors=tmp_path)
+    assert [path.name for path in tmp_path.iterdir() if "secret" in path.name] == []
+
+
+@pytest.mark.parametrize(
+    "repo", ["a\0b", "https://x/\0", "a\udcff", "a\nb", "https://ann:secret%00@x/"]
+)
 def test_what_is_no_name_of_a_repository_is_said_to_be_none(tmp_path: Path, repo: str) -> None:
     with pytest.raises(KnowledgeError, match=r"knowledge\.repo is"):
         GitRepository.open(repo, mirrors=tmp_path)

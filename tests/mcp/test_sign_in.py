@@ -28,7 +28,7 @@ async def browse(address: str) -> None:
     assert page.text == "You are signed in, and can close this page.\n"
 
 
-async def sign_in(harness: Harness) -> list[str]:
+async def sign_in(harness: Harness, server: str = "far") -> list[str]:
     """Sign in to the server, and return the addresses that were shown."""
     shown, browsing = list[str](), list[asyncio.Task[None]]()
 
@@ -36,7 +36,7 @@ async def sign_in(harness: Harness) -> list[str]:
         shown.append(address)
         browsing.append(asyncio.create_task(browse(address)))
 
-    await harness.sign_in("far", show)
+    await harness.sign_in(server, show)
     await asyncio.gather(*browsing)
     return shown
 
@@ -93,6 +93,28 @@ async def test_an_expired_token_is_renewed_and_a_refused_one_asks_for_a_sign_in(
     assert not [record for record in caplog.records if record.exc_info or record.levelno > 30]
     assert refused.status == "error"
     assert refused.text.endswith("'far' wants you to sign in: loopline mcp BUNDLE --login far")
+
+
+async def test_servers_with_one_address_have_a_sign_in_each_also_one_of_an_earlier_version(
+    tmp_path: Path,
+) -> None:
+    served, folder = Served(tmp_path, in_memory=False), tmp_path / "talk.db-mcp"
+    async with listening(free_port(), GUARDED) as entry:
+        served.declare({"far": entry, "near": entry})
+        async with served.open(ScriptedModel([], strict=False)) as harness:
+            await sign_in(harness)
+        [file] = folder.glob("*.oauth")
+        earlier = file.rename(file.with_name(f"{file.stem[:32]}.oauth"))
+        tokens = tokens_in(earlier)
+        async with served.open(ScriptedModel([Call("mcp.far.whose"), Say("Done.")])) as harness:
+            await sign_in(harness, "near")
+            assert tokens_in(earlier) == tokens
+            talk = harness.conversation("c1")
+            await talk.say("Go!", select_tools=False)
+            [called] = results_in(await talk.blocks())
+    assert (called.status, tokens_in(file)) == ("ok", tokens)
+    [other] = {*folder.glob("*.oauth")} - {file}
+    assert not {*tokens_in(other)} & {*tokens}
 
 
 async def test_only_a_redirect_with_the_state_of_a_sign_in_ends_it(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
+from resource import RLIMIT_FSIZE, getrlimit, setrlimit
 
 import pytest
 
@@ -38,6 +39,22 @@ def test_the_file_is_its_owners_whatever_a_killed_process_left(tmp_path: Path) -
     left.chmod(0o666)
     add_key(file, Principal(user="ann"))
     assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_that_cannot_be_written_keeps_its_keys_and_leaves_no_other_file(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "keys.json"
+    add_key(file, Principal(user="ann"))
+    before, names = file.read_bytes(), {*tmp_path.iterdir()}
+    soft, hard = getrlimit(RLIMIT_FSIZE)
+    setrlimit(RLIMIT_FSIZE, (len(before), hard))
+    try:
+        with pytest.raises(LooplineError, match="cannot be written: File too large"):
+            add_key(file, Principal(user="bob"))
+    finally:
+        setrlimit(RLIMIT_FSIZE, (soft, hard))
+    assert (file.read_bytes(), {*tmp_path.iterdir()}) == (before, names)
 
 
 async def test_keys_that_are_added_at_the_same_time_are_all_there(tmp_path: Path) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shlex
-import shutil
 import sys
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -43,6 +41,7 @@ from loopline.harness import StaleAnswer, Store, find_stale_answers, move_store
 from loopline.memory import Owner, UserFact, UserFacts
 from loopline.models import Json, JsonObject, one_line
 from loopline.reader import audit_document, heads_text, import_actions, read_heads
+from loopline.search.file_lock import replace_file
 from loopline.timeline.chain import Audit, Head
 
 
@@ -170,14 +169,7 @@ def _replace_text(file: Path, text: str) -> None:
     if file.exists() and not file.is_file():
         file.write_text(text, "utf-8")
         return
-    new = file.with_name(f".{file.name}.new")
-    with new.open("w", encoding="utf-8") as opened:
-        opened.write(text)
-        opened.flush()
-        os.fsync(opened.fileno())
-    if file.exists():
-        shutil.copymode(file, new)
-    new.replace(file)
+    replace_file(file, text.encode(), private=False, sync=True)
 
 
 def _read_key(file: Path) -> bytes:

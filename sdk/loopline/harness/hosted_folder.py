@@ -13,6 +13,7 @@ from hashlib import sha256
 from pathlib import Path, PurePosixPath
 
 from loopline.refs import HostedRef
+from loopline.search.file_lock import replace_file
 from loopline.timeline import FileAdded, workspace
 
 PREFIX = "loopline-files-"
@@ -41,9 +42,7 @@ class HostedFolder:
         path = self._folder / digest[:32] / PurePosixPath(file.path).name
         if not path.exists():
             path.parent.mkdir(exist_ok=True)
-            part = self._folder / "part"  # an incomplete copy must not have the final name
-            part.write_bytes(workspace.file_bytes(file))
-            part.replace(path)
+            replace_file(path, workspace.file_bytes(file))
         return path.as_uri()
 
     async def close(self) -> None:
@@ -61,9 +60,8 @@ def remove_abandoned_folders(temporary: Path, min_seconds: float) -> None:
     """
     newest = time.time() - min_seconds
     for folder in temporary.glob(f"{PREFIX}*"):
-        with suppress(
-            OSError
-        ):  # the folder of another user, or one that another process removes now
+        # It may be the folder of another user, or another process may remove it now.
+        with suppress(OSError):
             status = folder.lstat()
             if status.st_uid == os.geteuid() and status.st_ctime <= newest:
                 lock = _lock_folder(folder)

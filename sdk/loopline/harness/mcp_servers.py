@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -92,8 +94,6 @@ class McpServers:
         if selections == () or (selections is None and self._setup.file is None):
             return bundles.McpTools()
         entries = await self._read_entries()
-        if selections is None and not entries:
-            return bundles.McpTools()
         left_out: list[str] = []
         if selections is None:
             selections = tuple(self._all_selections(entries))
@@ -144,9 +144,7 @@ class McpServers:
             ToolError: the server is started by a command, or the sign-in failed.
         """
         await self._read_entries()
-        location = "" if self._setup.file is None else str(self._setup.file)
-        server = self._server(bundles.McpSelection(server_id=name, alias=name, location=location))
-        await server.sign_in(show)
+        await self._server(bundles.McpSelection(server_id=name, alias=name)).sign_in(show)
 
     async def close(self) -> None:
         """Stop every server that runs."""
@@ -187,17 +185,15 @@ class McpServers:
             BundleError: the server is not declared or has a problem, or the package `mcp` is not installed.
         """
         name = selection.server_id
+        location = selection.location or str(self._setup.file)
         entries = self._entries or {}
         if name not in entries:
             hint = nearest_hint(name, entries) if entries else "it declares no servers"
-            raise BundleError(
-                f"{selection.location}: no server {name!r} in {self._setup.file}: {hint}"
-            )
+            raise BundleError(f"{location}: no server {name!r} in {self._setup.file}: {hint}")
         if entries[name].problem:
             raise BundleError(f"{self._setup.file}: {entries[name].problem}")
         if name not in self._servers:
             if find_spec("mcp") is None:
-                location = selection.location or str(self._setup.file)
                 hint = "MCP servers need the extra: pip install 'loopline[mcp]'"
                 raise BundleError(f"{location}: {hint}")
             self._servers[name] = _SharedServer(entries[name], self._setup)
@@ -312,7 +308,13 @@ class _SharedServer:
 
         name = self._entry.name
         setup = self._setup
-        path = None if setup.folder is None else setup.folder / f"{self._digest}.oauth"
+        path: Path | None = None
+        if setup.folder is not None:
+            path = setup.folder / f"{self._digest}-{sha256(name.encode()).hexdigest()[:8]}.oauth"
+            if show is None and not path.exists():
+                # Earlier versions had one file for all servers with this digest.
+                with suppress(OSError):
+                    path.with_name(f"{self._digest}.oauth").rename(path)
         return McpConnection(
             name,
             lambda: self._entry.resolve(setup.environment),

@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path
 from typing import IO, BinaryIO
+from urllib.parse import unquote
 
 from git import Git
 
@@ -20,7 +21,7 @@ from loopline.search.file_lock import lock_file
 
 _REMOTE = re.compile(r"(?:https?|ssh|git|file)://|\w[\w.-]*@[\w.-]+:(?!//)", re.IGNORECASE)
 # In an HTTP URL the user name may be a token; in other URLs it is usually `git`.
-_USER = re.compile(r"(https?://)[^/\s]*@", re.IGNORECASE)
+_USER = re.compile(r"(https?://)([^/\s]*)@", re.IGNORECASE)
 _PASSWORD = re.compile(r"(://[^\s/:@]*):[^\s/]*@")
 _QUERY = re.compile(r"(?<=://)([^\s?#]*)[?#][^\s'\"]*")
 _UNSAFE_CHARACTER = re.compile(r"[^\w.-]")
@@ -55,6 +56,9 @@ _READ_ONLY = {
     **_NO_PROMPT,
 }
 _FETCHING = {"GIT_OPTIONAL_LOCKS": "0", **_NO_PROMPT}
+_LOGIN_USER, _LOGIN_PASSWORD = "URL_USER", "URL_PASSWORD"
+# git appends the name of an operation, which the comment sign hides.
+_PRINT_PASSWORD = f"!printf 'password=%s\\n' \"${_LOGIN_PASSWORD}\" #"
 # Disables the programs that the configuration of a repository could make git run, except filters: see `_no_filters`.
 _NO_PROGRAMS = (
     "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}",
@@ -79,11 +83,10 @@ class GitRepository:
         location: str,
         bare: bool,
         head: str = "HEAD",
-        warnings: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.location = location
-        self.warnings: tuple[str, ...] = tuple(warnings)
+        self.warnings: tuple[str, ...] = ()
         self._folder = folder
         self._bare = bare
         self._head = head
@@ -118,7 +121,8 @@ class GitRepository:
             KnowledgeError: the repository does not exist or cannot be read; the message names the setting.
         """
         setting = repo.strip()
-        if not setting.isprintable():
+        login = _USER.match(setting)
+        if not (setting + unquote(login[2] if login else "")).isprintable():
             raise KnowledgeError(
                 f"knowledge.repo is {_hide_password(setting)!r}: it contains characters that cannot be printed"
             )
@@ -241,9 +245,15 @@ class GitRepository:
             if kind != "blob" or mode == _LINK_MODE
         }
 
-    def _tree(self, commit: str) -> Iterator[tuple[str, str, str, str, str]]:
-        """Yield mode, type, id, size ("-" for submodules) and path of each entry of a commit, except folders."""
-        out = self._git_output("ls-tree", "-r", "-z", "-l", "--full-tree", self._object(commit))
+    def _tree(self, commit: str, *paths: str) -> Iterator[tuple[str, str, str, str, str]]:
+        """Yield mode, type, id, size ("-" for submodules) and path of each entry of a commit, except folders.
+
+        With `paths`, only those files and the files in those folders are listed.
+        """
+        out = self._git_output(
+            "--literal-pathspecs", "ls-tree", "-r", "-z", "-l", "--full-tree",
+            self._object(commit), "--", *paths,
+        )  # fmt: skip
         for line in out.decode("utf-8", "surrogateescape").split("\0"):
             head, _, path = line.partition("\t")
             if path:
@@ -278,9 +288,10 @@ class GitRepository:
         Raises:
             KnowledgeError: the commit does not have the file; links and submodules are not files.
         """
-        for mode, blob in self._find_entries(commit, path):
-            if mode.startswith("100"):
-                return self._git_output("cat-file", "blob", blob)
+        if not {"", ".", ".."} & {*path.split("/")}:
+            for mode, _, blob, _, listed_path in self._tree(commit, path):
+                if listed_path == path and mode.startswith("100"):
+                    return self._git_output("cat-file", "blob", blob)
         raise KnowledgeError(f"{self.name} has no file {path!r} at {self.abbreviate(commit)}")
 
     def count_uncommitted(self) -> int:
@@ -319,19 +330,6 @@ class GitRepository:
         if not _OBJECT.fullmatch(id):
             raise KnowledgeError(f"{id!r} is not the full id of an object of {self.location}")
         return id
-
-    def _find_entries(self, commit: str, path: str) -> Iterator[tuple[str, str]]:
-        """Yield mode and id of the entry at exactly this path, if there is one."""
-        if not path or any(part in ("", ".", "..") for part in path.split("/")):
-            return
-        out = self._git_output(
-            "--literal-pathspecs", "ls-tree", "-z", "--full-tree", self._object(commit), "--", path
-        )
-        for line in out.split(b"\0"):
-            head, _, listed_path = line.partition(b"\t")
-            if listed_path == path.encode("utf-8", "surrogateescape"):
-                mode, _, blob = head.decode().split()
-                yield mode, blob
 
     def _next_blob(self, stream: BinaryIO, blob: str) -> bytes:
         """Read the content of `blob` from git's output; raise a KnowledgeError if it is missing or incomplete."""
@@ -409,11 +407,10 @@ def _surrounding_repository(bundle_folder: Path | None) -> GitRepository:
         repository = _discover(folder) if folder is not None and folder.is_dir() else None
         if repository is not None:
             return repository
-    bundle = f"the bundle's folder {bundle_folder} nor " if bundle_folder else ""
-    neither = "neither " if bundle_folder else ""
+    neither = f"neither the bundle's folder {bundle_folder} nor " if bundle_folder else ""
     raise KnowledgeError(
-        f"knowledge.repo is empty, and {neither}{bundle}the current folder {current_folder} "
-        f"is{'' if bundle_folder else ' not'} in a git repository: set knowledge.repo to a folder or a URL"
+        f"knowledge.repo is empty, and {neither}the current folder {current_folder} "
+        f"is{'' if neither else ' not'} in a git repository: set knowledge.repo to a folder or a URL"
     )
 
 
@@ -423,12 +420,10 @@ def _discover(folder: Path) -> GitRepository | None:
     Raise KnowledgeError if git cannot read the repository, for example because another user owns it.
     """
     status, out, error = _git(
-        folder,
-        *_NO_PROGRAMS,
-        *("rev-parse", "--is-bare-repository", "--absolute-git-dir", "--show-toplevel"),
-    )
-    lines = out.decode("utf-8", "surrogateescape").split("\n")
-    match lines:
+        folder, *_NO_PROGRAMS,
+        "rev-parse", "--is-bare-repository", "--absolute-git-dir", "--show-toplevel",
+    )  # fmt: skip
+    match out.decode("utf-8", "surrogateescape").split("\n"):
         # In a bare repository git prints the first two values, and fails at the third.
         case ["true", git_folder, *_]:
             location = Path(git_folder)
@@ -441,18 +436,13 @@ def _discover(folder: Path) -> GitRepository | None:
         case _:
             if "not a git repository" in error:
                 return None
-            raise _access_error(folder, error)
-
-
-def _access_error(folder: Path, error: str) -> KnowledgeError:
-    """Return the error for a folder that git cannot read; for a folder of another user it says how to trust it."""
-    if "dubious ownership" in error:
-        return KnowledgeError(
-            f"git refuses to read the repository at {folder}, because another user owns it; "
-            f"if you trust it: git config --global --add safe.directory {folder} "
-            "(or set knowledge.repo to another)"
-        )
-    return KnowledgeError(f"knowledge.repo: git cannot read {folder}: {error.strip()}")
+            if "dubious ownership" in error:
+                raise KnowledgeError(
+                    f"git refuses to read the repository at {folder}, because another user owns it; "
+                    f"if you trust it: git config --global --add safe.directory {folder} "
+                    "(or set knowledge.repo to another)"
+                )
+            raise KnowledgeError(f"knowledge.repo: git cannot read {folder}: {error.strip()}")
 
 
 def _mirror(
@@ -467,25 +457,18 @@ def _mirror(
     public = _hide_password(url)
     if mirrors is None:
         raise KnowledgeError(f"knowledge.repo is {public}, and there is no folder to mirror it in")
-    name = url.rstrip("/").replace(":", "/").rpartition("/")[2].removesuffix(".git") or "repository"
+    last_part = public.rstrip("/").replace(":", "/").rpartition("/")[2]
+    name = last_part.removesuffix(".git") or "repository"
     digest = sha256(public.encode()).hexdigest()[:16]
     folder = mirrors / f"{_UNSAFE_CHARACTER.sub('-', name)}-{digest}.git"
     mirrors.mkdir(mode=0o700, parents=True, exist_ok=True)
     with lock_file(folder.with_suffix(".lock")):
-        failure = ""
-        if fetch or not (folder / "HEAD").exists():
-            failure = _update_mirror(folder, url, timeout_seconds)
-    mirror = GitRepository(
-        folder,
-        name=name,
-        location=public,
-        bare=True,
-        head=_REMOTE_HEAD,
-        warnings=(f"{public} could not be fetched, so an older copy is used: {failure}",)
-        if failure
-        else (),
-    )
+        must_fetch = fetch or not (folder / "HEAD").exists()
+        failure = _update_mirror(folder, url, timeout_seconds) if must_fetch else ""
+    mirror = GitRepository(folder, name=name, location=public, bare=True, head=_REMOTE_HEAD)
     if failure:
+        warning = f"{public} could not be fetched, so an older copy is used: {failure}"
+        mirror.warnings = (warning,)
         try:
             mirror.resolve(ref)
         except KnowledgeError as error:
@@ -514,6 +497,7 @@ def _fetch(
     folder: Path, url: str, refspecs: Sequence[str], timeout_seconds: float
 ) -> tuple[int, str]:
     """Fetch the refspecs without prompts and hooks, and remove deleted refs; return git's status and error text."""
+    address, login, variables = _split_login(url)
     _, configured, _ = _git(folder, "config", "--get", "core.sshCommand")
     ssh = configured.decode().strip() or "ssh"
     status, _, error = _git(
@@ -523,12 +507,31 @@ def _fetch(
         "-c", "http.lowSpeedLimit=1000",
         "-c", "http.lowSpeedTime=30",
         "-c", f"core.hooksPath={os.devnull}",
+        *login,
         "fetch", "--quiet", "--prune", "--no-tags", "--no-write-fetch-head",
-        "--no-recurse-submodules", "--", url, *refspecs,
+        "--no-recurse-submodules", "--", address, *refspecs,
         timeout_seconds=timeout_seconds,
-        environment=_FETCHING,
+        environment=_FETCHING | variables,
     )  # fmt: skip
     return status, error
+
+
+def _split_login(url: str) -> tuple[str, list[str], dict[str, str]]:
+    """Return an HTTP URL without its user and password, and the git options and environment variables that supply them.
+
+    Other users of the machine can read command lines, but not the environment. git sends the password only to the host of
+    the URL, not to the target of a redirect. A URL without a user and a URL of another scheme are returned unchanged.
+    """
+    match = _USER.match(url)
+    if match is None:
+        return url, [], {}
+    address = match[1] + url[match.end() :]
+    user, colon, password = match[2].partition(":")
+    setting = f"credential.{'/'.join(address.split('/')[:3])}"
+    options = [f"--config-env={setting}.username={_LOGIN_USER}"]
+    if colon:  # the empty value removes the helpers in the user's configuration
+        options += ["-c", f"{setting}.helper=", "-c", f"{setting}.helper={_PRINT_PASSWORD}"]
+    return address, options, {_LOGIN_USER: unquote(user), _LOGIN_PASSWORD: unquote(password)}
 
 
 def _hide_password(text: str) -> str:

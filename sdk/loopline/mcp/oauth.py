@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from secrets import compare_digest, token_hex
+from secrets import compare_digest
 from typing import NoReturn
 from urllib.parse import parse_qs, urlsplit
 
@@ -26,6 +25,7 @@ from loopline.bundle import McpConnectionSettings
 from loopline.clock import Clock
 from loopline.errors import ToolError
 from loopline.models import one_line
+from loopline.search.file_lock import replace_file
 
 LOOPBACK = "127.0.0.1"
 REQUEST_BYTES = 16_384
@@ -132,10 +132,7 @@ def _read(path: Path) -> _StoredSignIn:
 def _write(path: Path, stored: _StoredSignIn) -> None:
     """Write the file with mode 0600, atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{token_hex(4)}.partial")
-    with os.fdopen(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
-        file.write(stored.model_dump_json(exclude_none=True).encode())
-    partial.replace(path)
+    replace_file(path, stored.model_dump_json(exclude_none=True).encode())
 
 
 def authorization(
@@ -234,9 +231,7 @@ class _Redirect:
     """The page to which the authorization server redirects the browser of the user, with a code."""
 
     def __init__(self) -> None:
-        self._code: asyncio.Future[AuthorizationCodeResult] = (
-            asyncio.get_running_loop().create_future()
-        )
+        self._code = asyncio.Future[AuthorizationCodeResult]()
         self._state = ""
 
     def expect(self, address: str) -> None:
@@ -254,7 +249,7 @@ class _Redirect:
                 result = await asyncio.shield(self._code)
         except TimeoutError:
             raise ToolError(f"the sign-in took longer than {SIGN_IN_SECONDS:g} s") from None
-        self._code = asyncio.get_running_loop().create_future()
+        self._code = asyncio.Future[AuthorizationCodeResult]()
         return result
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

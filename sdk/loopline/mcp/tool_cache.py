@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from secrets import token_hex
 
 from pydantic import TypeAdapter, ValidationError
 
+from loopline.search.file_lock import replace_file
 from loopline.tools import McpToolSpec
 
 
@@ -37,7 +37,7 @@ def read_cached_tools(folder: Path | None, digest: str) -> CachedTools | None:
         return None
 
 
-def write_cached_tools(folder: Path | None, digest: str, kept: CachedTools) -> None:
+def write_cached_tools(folder: Path | None, digest: str, tools: CachedTools) -> None:
     """Write the tools to the cache, in place of earlier tools. Without a folder, this has no effect.
 
     Raises:
@@ -46,6 +46,4 @@ def write_cached_tools(folder: Path | None, digest: str, kept: CachedTools) -> N
     if folder is None:
         return
     folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / f"{digest}.{token_hex(4)}.partial"
-    partial.write_bytes(_KEPT.dump_json(kept))
-    partial.replace(folder / f"{digest}.json")
+    replace_file(folder / f"{digest}.json", _KEPT.dump_json(tools), private=False)

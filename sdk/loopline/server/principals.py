@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import hmac
 import logging
-import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from loopline import timeline
 from loopline.clock import Clock, SystemClock
 from loopline.errors import LooplineError
 from loopline.names import nearest_hint
+from loopline.search.file_lock import lock_file, replace_file
 
 PRIVILEGED = "privileged"
 """The role that may read the conversations of all users of its tenant and project."""
@@ -247,40 +246,29 @@ def revoke_key(path: Path, key_id: str) -> bool:
         LooplineError: the file cannot be read or written.
     """
     match = _KEY.fullmatch(key_id)
-    if match:
-        key_id = match[1]
-    removed = list[StoredKey]()
-
-    def remove(keys: Sequence[StoredKey]) -> list[StoredKey]:
-        removed.extend(key for key in keys if key.id == key_id)
-        return [key for key in keys if key.id != key_id]
-
-    _rewrite(path, remove)
-    return bool(removed)
+    revoked = match[1] if match else key_id
+    before = _rewrite(path, lambda keys: [key for key in keys if key.id != revoked])
+    return any(key.id == revoked for key in before)
 
 
-def _rewrite(path: Path, change: Callable[[Sequence[StoredKey]], Sequence[StoredKey]]) -> None:
-    """Replace the keys of the file by `change(keys)`. Only the owner can read the new file.
+def _rewrite(
+    path: Path, change: Callable[[Sequence[StoredKey]], Sequence[StoredKey]]
+) -> Sequence[StoredKey]:
+    """Replace the keys of the file by `change(keys)`, and return the earlier ones. Only the owner can read the new file.
 
     Processes wait for each other.
 
     Raises:
         LooplineError: the file cannot be read or written.
     """
-    new = path.with_name(f".{path.name}.new")
     try:
-        with path.with_name(f".{path.name}.lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            document = _KeyFile(1, tuple(change(read_keys(path))))
-            new.unlink(missing_ok=True)  # a file of a killed process may have other permissions
-            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(json.format(json.encode(document), indent=1))
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(path)
+        with lock_file(path.with_name(f".{path.name}.lock")):
+            before = read_keys(path)
+            document = _KeyFile(1, tuple(change(before)))
+            replace_file(path, json.format(json.encode(document), indent=1), sync=True)
     except OSError as error:
         raise LooplineError(f"{path}: the file cannot be written: {error.strerror}") from error
+    return before
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:
