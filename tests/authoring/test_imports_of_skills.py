@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,19 @@ def test_many_ways_to_one_skill_are_followed_once(tmp_path: Path) -> None:
         for n in range(last + 1)
     }
     assert loaded(tmp_path, **files).find("public", "s0").body.count("# Imported: ") == last
+
+
+def test_a_chain_of_imports_takes_the_memory_of_its_texts(tmp_path: Path) -> None:
+    text, length = "x" * 10_000, 30
+    files = {f"s{n}": skill(f"{n}{text}", f"s{n + 1}") for n in range(length - 1)}
+    tracemalloc.start()
+    try:
+        skills = loaded(tmp_path, **files, **{f"s{length - 1}": skill(text)})
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert held < 3 * length * len(text)
+    assert len(skills.find("public", "s0").body) > length * len(text)
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,7 @@ def test_a_folder_without_a_skill_is_warned_of(tmp_path: Path) -> None:
         ("---\n1: Tea\n---\n", "2: the front matter: the key '1' must be text: quote it"),
         (
             "---\nname: !!binary aaaa\n---\n",
-            "2: the front matter: values of the type binary are not supported",
+            "2: the front matter: the type binary is not supported here",
         ),
         ("---\nname: !!int tea\n---\n", "2: the front matter: 'tea' is not a valid int"),
         ("---\nname: &a [*a]\n---\n", "2: the front matter: a value contains itself"),
@@ -243,6 +243,58 @@ def test_yaml_that_is_no_json_is_told_with_its_line(
     with pytest.raises(YamlError) as raised:
         read_yaml(text, first_line=2, plain=plain)
     assert (raised.value.line, raised.value.problem) == (line, problem)
+
+
+LAUGHS = "\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 15))
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (f"a0: &a0 [x]\n{LAUGHS}\n", 1),
+        (f"a: &a {'x' * 30_000}\nb: [*a, *a]\n", 1),
+        (f"b: c\na: &a {{? {'x' * 30_000} : 1}}\nd: [*a, *a]\n", 2),
+    ],
+    ids=["many values", "a long text", "a long key"],
+)
+def test_yaml_with_aliases_that_repeat_too_much_is_refused(text: str, line: int) -> None:
+    with pytest.raises(YamlError) as raised:
+        read_yaml(text)
+    assert raised.value.problem == "aliases repeat more than 50,000 values and characters"
+    assert raised.value.line == line
+
+
+def test_yaml_may_repeat_values_with_aliases() -> None:
+    document = read_yaml("a: &a [1, {b: c}]\nd: *a\n? &e e\n: *e\n")
+    assert document.value == {"a": [1, {"b": "c"}], "d": [1, {"b": "c"}], "e": "e"}
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        *((f"!!{tag} x", f"the type {tag} is not") for tag in ("binary", "set", "map", "seq")),
+        *((f"!!{tag} [x]", f"the type {tag} is not") for tag in ("str", "null", "timestamp")),
+        ("!!map [x]", "the type map is not supported here"),
+        ("!!seq {x: y}", "the type seq is not supported here"),
+        ("!!python/name:os.system ''", "the type python/name:os.system is not"),
+        ("!custom x", "the type !custom is not supported here"),
+        ("!!int ''", "'' is not a valid int"),
+        ("!!float _", "'_' is not a valid float"),
+        (f"0x{'f' * 4_000}", "'0xfff"),
+        (f"1{':59' * 200}.5", "'1:59:59"),
+        ("{? [x] : y}", "a key must be text"),
+    ],
+)
+def test_yaml_with_a_value_of_another_type_is_told_with_its_line(value: str, problem: str) -> None:
+    with pytest.raises(YamlError) as raised:
+        read_yaml(f"a: b\nc: {value}\n")
+    assert raised.value.line == 2
+    assert raised.value.problem.startswith(problem)
+
+
+def test_yaml_with_an_escape_that_is_no_character_is_an_error() -> None:
+    with pytest.raises(YamlError, match="chr"):
+        read_yaml('a: "\\U00110000"')
 
 
 @pytest.mark.parametrize("key", ["built_in", "allowed-tools"])

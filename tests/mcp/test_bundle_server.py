@@ -88,21 +88,31 @@ BUNDLE = '''
         """Order tea."""
         return f"{kind} ordered"
 
-    bundle = Bundle(id="tea", workflow=Tea, tools=[steep, burn, draw, choose, wait, order], skills=["skills/pot"])
+    bundle = Bundle(id="tea", workflow=Tea, tools=[steep, burn, draw, choose, wait, order], skills=["skills/pot", "skills/water"])
 '''
 MAIN = "from loopline.cli import main; main()"
 SKILL = """\
     ---
     name: pot
     description: Warm a pot.
+    imports: [internal.water]
     ---
     Pour hot water into it [[S:1]].
+"""
+WATER = """\
+    ---
+    name: water
+    description: Heat water.
+    namespace: internal
+    ---
+    Boil it.
 """
 
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
-    return write(tmp_path, {"tea/__init__.py": BUNDLE, "tea/skills/pot/SKILL.md": SKILL}) / "tea"
+    skills = {"tea/skills/pot/SKILL.md": SKILL, "tea/skills/water/SKILL.md": WATER}
+    return write(tmp_path, {"tea/__init__.py": BUNDLE, **skills}) / "tea"
 
 
 def command(bundle: Path, store: Path | None = None) -> list[str]:
@@ -307,6 +317,7 @@ async def test_skills_are_prompts(bundle: Path) -> None:
     assert listed.description == "Warm a pot."
     assert isinstance(message.content, TextContent)
     assert message.content.text.startswith("Pour hot water into it")
+    assert message.content.text.endswith("\n\n# Imported: internal.water\n\nBoil it.")
 
 
 @asynccontextmanager

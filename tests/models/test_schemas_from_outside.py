@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from math import inf, nan
 
 import pytest
 from jsonschema import Draft202012Validator, ValidationError, validate
@@ -60,11 +61,38 @@ def test_a_schema_that_cannot_be_used_is_refused_with_the_reason(name: str) -> N
     assert reason in str(refused.value)
 
 
-def test_a_pattern_that_re2_cannot_read_is_refused_or_not_checked() -> None:
-    schema = arguments(a={"type": "string", "pattern": "^(?!x)a"})
+@pytest.mark.parametrize("pattern", ["^(?!x)a", "\ud800"])
+def test_a_pattern_that_re2_cannot_read_is_refused_or_not_checked(pattern: str) -> None:
+    schema = arguments(a={"type": "string", "pattern": pattern})
     with pytest.raises(UnusableSchema, match="not a regular expression of RE2"):
         check_schema(schema)
-    check_schema(schema, skip_unreadable=True)
+    assert passes(validator_of_schema(schema, skip_unreadable=True), {"a": "b"})
+
+
+def test_a_pattern_of_names_with_a_surrogate_is_refused() -> None:
+    with pytest.raises(UnusableSchema, match="surrogates not allowed"):
+        check_schema({"patternProperties": {"\ud800": {}}}, skip_unreadable=True)
+
+
+@pytest.mark.parametrize("factor", [inf, nan, 10**400], ids=["inf", "nan", "long"])
+def test_a_factor_that_is_no_float_is_refused(factor: float) -> None:
+    with pytest.raises(UnusableSchema, match="its multipleOf is too large"):
+        check_schema({"multipleOf": factor})
+    with pytest.raises(UnusableSchema, match="its divisibleBy is too large"):
+        check_schema({"$schema": "http://json-schema.org/draft-03/schema#", "divisibleBy": factor})
+
+
+@pytest.mark.parametrize(
+    "value", [10**400, -(10**400), inf, nan], ids=["long", "low", "inf", "nan"]
+)
+def test_a_number_that_cannot_be_divided_by_the_factor_does_not_fit(value: float) -> None:
+    with pytest.raises(SchemaMismatch, match=r"^a: .*(cannot be divided by|…)"):
+        validator_of_schema(arguments(a={"multipleOf": 0.5}))({"a": value})
+
+
+def test_a_schema_with_a_draft_that_is_not_a_url_is_refused() -> None:
+    with pytest.raises(UnusableSchema, match="is not a URL"):
+        check_schema({"$schema": "http://["})
 
 
 MANY_ROWS: list[Json] = [{"a": 1, "b": "x"} for _ in range(2_000)]

@@ -78,5 +78,10 @@ UNUSABLE: Mapping[str, tuple[JsonObject, str]] = {
         "not a JSON Schema",
     ),
     "type": (arguments(a={"type": "tea"}), "not a JSON Schema"),
+    "factor": (arguments(a={"multipleOf": 10**400}), "multipleOf is too large"),
+    "address": (
+        arguments({"$id": "https://example.com/a"}, a={"$id": "http://["}),
+        "is not a URL",
+    ),
 }
 """Schemas that cannot be used, and a part of the reason."""

@@ -125,9 +125,8 @@ class BundleServer:
         boundary = RequestStateBoundary(
             RequestStateSecurity.ephemeral(), default_audience=served.name
         )
-        self._server.middleware.append(
-            boundary
-        )  # signs the request state, which a client sends back
+        # The boundary signs the request state, which a client sends back.
+        self._server.middleware.append(boundary)
 
     async def serve_stdio(self) -> None:
         """Serve one client over the standard input and output, until it closes them."""
@@ -280,13 +279,12 @@ class BundleServer:
     async def _get_prompt(
         self, context: Context, params: types.GetPromptRequestParams
     ) -> types.GetPromptResult:
-        """Return the body of a skill as a message of the user; raise an MCPError if the skill does not exist."""
+        """Return the body of a skill with its imports as a message of the user; raise an MCPError if it does not exist."""
         del context
         for skill in await self._served.skills():
             if skill.full_id == params.name:
-                message = types.PromptMessage(
-                    role="user", content=types.TextContent(text=skill.body)
-                )
+                text = skill.with_imports().body
+                message = types.PromptMessage(role="user", content=types.TextContent(text=text))
                 return types.GetPromptResult(description=skill.description, messages=[message])
         raise MCPError(code=types.INVALID_PARAMS, message=f"there is no skill {params.name!r}")
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache
 from importlib import import_module
 from itertools import islice
+from sys import float_info
 from typing import TYPE_CHECKING, Any
 
 from loopline.errors import LooplineError
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 MAX_DEPTH = 40
 """The most levels of nested schemas."""
+_TOO_DEEP = f"it has schemas more than {MAX_DEPTH} levels deep"
 SCHEMA_STEPS = 3_000
 """The steps that a validation may take for any value. A step is one keyword applied to one value, and takes 6 µs
 (`python -m tests.bench.stalls --only schema`)."""
@@ -80,7 +83,10 @@ class _Work:
         The compilation and the search spend steps, and raise `TooManySteps` if too few are left.
         """
         if pattern not in self._patterns:
-            self._patterns[pattern] = expression = _try_compile(pattern)
+            expression = None
+            with suppress(LooplineError):
+                expression = compile_pattern(pattern)
+            self._patterns[pattern] = expression
             self.spend(expression.programsize // _COMPILE_STEP if expression else 0)
         expression = self._patterns[pattern]
         if expression is None:
@@ -103,14 +109,17 @@ def check_schema(schema: JsonObject, *, skip_unreadable: bool = False) -> None:
     Raises:
         UnusableSchema: the schema is not a valid JSON Schema, or nested more than 40 levels deep; a reference is
             remote, circular or without a target; RE2 does not support a pattern; an inner schema has a `$schema`; it
-            has both `patternProperties` and `unevaluatedProperties`; more than 3,000 schemas apply to one value; or
-            the targets of references that are not in keywords for schemas have over a million characters together.
+            has both `patternProperties` and `unevaluatedProperties`; more than 3,000 schemas apply to one value; its
+            `$schema` or an `$id` is not a URL; a `multipleOf` is too large for a float; or the targets of references
+            that are not in keywords for schemas have over a million characters together.
     """
     try:
         _check_form(_draft(schema), schema)
         _SchemaWalk(schema, skip_unreadable=skip_unreadable).check()
     except RecursionError as error:
-        raise UnusableSchema(_too_deep()) from error
+        raise UnusableSchema(_TOO_DEEP) from error
+    except ValueError as error:
+        raise UnusableSchema("its $schema or an $id in it is not a URL") from error
 
 
 def find_errors(schema: JsonObject) -> Callable[[Json, int], list[ValidationError]]:
@@ -145,13 +154,6 @@ def find_errors(schema: JsonObject) -> Callable[[Json, int], list[ValidationErro
     return find
 
 
-def _try_compile(pattern: str) -> Expression | None:
-    try:
-        return compile_pattern(pattern)
-    except LooplineError:
-        return None
-
-
 def _draft(schema: JsonObject) -> type[Validator]:
     from jsonschema.validators import Draft202012Validator, validator_for
 
@@ -180,6 +182,8 @@ def _limit_validator(draft: type[Validator]) -> type[Validator]:
         "patternProperties": _pattern_properties,
         "additionalProperties": _additional_properties,
         "uniqueItems": _unique_items,
+        "multipleOf": _multiple_of,
+        "divisibleBy": _multiple_of,
     }
     keywords |= {name: keyword for name, keyword in own.items() if name in keywords}
     return extend(draft, {name: _count_steps(name, keyword) for name, keyword in keywords.items()})
@@ -283,6 +287,19 @@ def _unique_items(_: Any, unique: bool, instance: Json, schema: Any) -> Iterator
             yield ValidationError(f"{instance!r} has non-unique elements")
 
 
+def _multiple_of(
+    validator: Any, factor: float, instance: Json, schema: JsonObject
+) -> Iterator[ValidationError]:
+    """Yield an error if a number is not a multiple, or if it is too large to divide it as a float."""
+    from jsonschema import Draft202012Validator, ValidationError
+
+    divide = Draft202012Validator.VALIDATORS["multipleOf"]
+    try:
+        yield from divide(validator, factor, instance, schema)
+    except (OverflowError, ValueError):
+        yield ValidationError(f"{instance!r} cannot be divided by {factor}")
+
+
 class _SchemaWalk:
     """A walk through every schema in a document that may apply to a value, including the targets of references.
 
@@ -305,11 +322,7 @@ class _SchemaWalk:
         self._checked = 0
 
     def check(self) -> None:
-        """Check every schema.
-
-        Raises:
-            UnusableSchema: a schema cannot be used.
-        """
+        """Check every schema; raise `UnusableSchema` if a schema cannot be used."""
         waiting = [(self._root, self._resolver, 0)]
         self._remember_schemas(self._root)
         while waiting:
@@ -318,7 +331,7 @@ class _SchemaWalk:
             if not isinstance(schema, dict) or id(schema) in self._in_place:
                 continue
             if depth > MAX_DEPTH:
-                raise UnusableSchema(_too_deep())
+                raise UnusableSchema(_TOO_DEEP)
             self._check_one(schema)
             self._in_place[id(schema)] = in_place = list(_schemas_in_place(schema))
             for reference in _REFERENCES:
@@ -343,17 +356,21 @@ class _SchemaWalk:
             inner, depth = waiting.pop()
             self._known.add(id(inner.contents))
             if depth > MAX_DEPTH:
-                raise UnusableSchema(_too_deep())
+                raise UnusableSchema(_TOO_DEEP)
             waiting += [(each, depth + 1) for each in inner.subresources()]
 
     def _check_one(self, schema: JsonObject) -> None:
-        """Raise `UnusableSchema` for an inner `$schema` or a pattern that RE2 does not support.
+        """Raise `UnusableSchema` for an inner `$schema`, a huge factor, or a pattern that RE2 does not support.
 
         With `skip_unreadable` this applies to the patterns of `patternProperties` only. The use of
         `patternProperties` and `unevaluatedProperties` is recorded.
         """
         if "$schema" in schema and schema is not self._root.contents:
             raise UnusableSchema("a schema inside it has its own $schema")
+        for name in ("multipleOf", "divisibleBy"):
+            factor = schema.get(name)
+            if isinstance(factor, int | float) and not factor <= float_info.max:
+                raise UnusableSchema(f"its {name} is too large")
         self._is_unevaluated |= "unevaluatedProperties" in schema
         self._has_patterns |= "patternProperties" in schema
         required = list(object_in(schema, "patternProperties"))
@@ -435,7 +452,3 @@ def _schemas_in_place(schema: JsonObject) -> Iterator[Json]:
     for name in _IN_PLACE_OBJECTS:
         if isinstance(named := schema.get(name), dict):
             yield from named.values()
-
-
-def _too_deep() -> str:
-    return f"it has schemas more than {MAX_DEPTH} levels deep"

@@ -47,9 +47,8 @@ def compile_pattern(pattern: str, *, ignore_case: bool = False) -> Expression:
     options.max_mem = MEMORY_BYTES
     try:
         expression = make(pattern, options)
-    except failure as error:
-        reason = str(error.args[0] if error.args else error)
-        text = reason.removeprefix("b'").removesuffix("'")
+    except (failure, UnicodeEncodeError) as error:
+        text = str(error).removeprefix("b'").removesuffix("'")
         raise LooplineError(
             f"{pattern!r} is not a regular expression of RE2, which does not support look-around "
             f"and back-references: {text}"

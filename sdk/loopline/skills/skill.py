@@ -125,11 +125,11 @@ _ID = re.compile(r"[\w-]([\w.-]*[\w-])?")
 class Skill:
     """A skill.
 
-    `imports` are the names of directly imported skills, `closure` the full ids of all imported skills. `body` is the text
-    that a reader gets: the text of the SKILL.md, the tools, and the names of the files. Citations in it are stored as
-    plain text, `[ [S:1]]`, because the numbers of `sources` differ from those of a conversation. `compact` is a short form
-    of the body, or empty. If `include_for` is not empty, only these consumers see the skill. `warnings` describe fields
-    and files without effect.
+    `imports` are the names of directly imported skills, `imported` all skills that it imports, directly or not. `body` is
+    the text of the SKILL.md, the tools, and the names of the files; a reader gets that of `with_imports`. Citations in it
+    are stored as plain text, `[ [S:1]]`, because the numbers of `sources` differ from those of a conversation. `compact`
+    is a short form of the body, or empty. If `include_for` is not empty, only these consumers see the skill. `warnings`
+    describe fields and files without effect.
     """
 
     namespace: str
@@ -142,7 +142,7 @@ class Skill:
     path: Path
     imports: tuple[str, ...] = ()
     imports_line: int = 1
-    closure: tuple[str, ...] = ()
+    imported: tuple[Skill, ...] = ()
     include_for: tuple[str, ...] = ()
     sources: Mapping[int, Source] = field(default_factory=dict[int, Source])
     tools: tuple[companions.SkillTool, ...] = ()
@@ -160,6 +160,32 @@ class Skill:
         """The ref with the digest of the skill."""
         return str(SkillRef(namespace=self.namespace, skill=self.id, digest=self.digest))
 
+    def with_imports(self) -> Skill:
+        """Return the skill with the bodies of all imported skills appended, and their sources renumbered.
+
+        Call this when the text is read: the bodies of all skills, each with its imports, may take much memory.
+        """
+        sources = dict(self.sources)
+        bodies = [self.body]
+        short_bodies = [self.compact or self.body]
+        # A skill outside of a bundle may import one of the bundle, which has imports of its own.
+        for imported in (skill.with_imports() for skill in self.imported):
+            newest = max(sources, default=0)
+            numbers = {number: newest + at for at, number in enumerate(imported.sources, 1)}
+            sources |= {numbers[number]: source for number, source in imported.sources.items()}
+            heading = f"# Imported: {imported.full_id}\n\n"
+            bodies.append(heading + citations.renumber(imported.body, numbers))
+            short = citations.renumber(imported.compact or imported.body, numbers)
+            short_bodies.append(heading + short)
+        is_shorter = any(skill.compact for skill in (self, *self.imported))
+        return replace(
+            self,
+            body="\n\n".join(bodies),
+            compact="\n\n".join(short_bodies) if is_shorter else "",
+            sources=sources,
+            imported=(),
+        )
+
     def __str__(self) -> str:
         when = f" (when: {self.when_to_use})" if self.when_to_use else ""
         return f"{self.ref} — {self.name}: {self.description}{when}"
@@ -169,14 +195,17 @@ def read_skill(path: Path, namespace: str) -> Skill:
     """Read a skill from the SKILL.md at `path` and from the companion files in its folder.
 
     The name of the folder is the id. If `namespace` is `DEFAULT_NAMESPACE`, the front matter may name another namespace.
-    Imports are not resolved, so `closure` is empty.
+    Imports are not resolved, so `imported` is empty.
 
     Raises:
         BundleError: a file cannot be read, is too large or is malformed, or the id or namespace in the front matter
             differs from `path` or `namespace`; the message names file and line.
     """
     stored = _bytes_of(path, SKILL_BYTES)
-    front, body = _split(path, _decode(path, stored))
+    try:
+        front, body = split_front_matter(_decode(path, stored))
+    except YamlError as error:
+        raise BundleError(f"{path}:{error.line}: {error.problem}") from error
     fields = _Fields(path, front)
     fields.check_keys()
     beside = {
@@ -303,13 +332,6 @@ def _appendix(skill: Skill) -> Iterator[str]:
             *([f"and {unlisted} more"] if unlisted > 0 else []),
         ]
         yield "\n".join(lines)
-
-
-def _split(path: Path, text: str) -> tuple[YamlDocument, str]:
-    try:
-        return split_front_matter(text)
-    except YamlError as error:
-        raise BundleError(f"{path}:{error.line}: {error.problem}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,6 @@ from loopline.skills.skill import (
     read_skill,
     read_skills,
 )
-from loopline.timeline import Source, citations
 
 GALLERY_CHARACTERS = 16_000
 """The maximum length of a gallery. Skills that do not fit are listed by ref only, and further skills are counted."""
@@ -84,19 +83,19 @@ class Skills:
             and (not skill.include_for or consumer in skill.include_for)
         )
         seen = {skill.full_id for skill in selected}
-        needed = {name for skill in selected for name in skill.closure} - seen
+        needed = {member.full_id for skill in selected for member in skill.imported} - seen
         imported = tuple(skill for skill in self.skills if skill.full_id in needed)
         return Skills(selected, self.warnings, imported)
 
     def find(self, namespace: str, id: str) -> Skill:
-        """Return the skill with this namespace and id, also if it is only imported.
+        """Return the skill with this namespace and id, also if it is only imported; its body includes its imports.
 
         Raises:
             RefError: the skill does not exist; the message names the 3 most similar skills.
         """
         for skill in (*self.skills, *self.imported):
             if (skill.namespace, skill.id) == (namespace, id):
-                return skill
+                return skill.with_imports()
         name = f"{namespace}.{id}"
         close = get_close_matches(name, [skill.full_id for skill in self.skills], 3, 0.0)
         hint = f"nearest are {close}" if close else "there are no skills here"
@@ -143,17 +142,17 @@ def _empty(root: Path) -> Iterator[str]:
 
 
 def join_imports(skills: Skills) -> Skills:
-    """Return the skills with the bodies of their direct and indirect imports appended.
+    """Return the skills with their direct and indirect imports, which `Skill.with_imports` appends.
 
     Raises:
         BundleError: an imported skill does not exist, or imports form a cycle; the message names file and line.
     """
     by_id = {skill.full_id: skill for skill in skills}
-    return replace(skills, skills=tuple(join_imported_bodies(skill, by_id) for skill in skills))
+    return replace(skills, skills=tuple(_resolve_imports(skill, by_id) for skill in skills))
 
 
-def join_imported_bodies(skill: Skill, by_id: Mapping[str, Skill]) -> Skill:
-    """Return a skill with the bodies of its direct and indirect imports appended, and their sources renumbered.
+def _resolve_imports(skill: Skill, by_id: Mapping[str, Skill]) -> Skill:
+    """Return a skill with its direct and indirect imports, and with a digest of all of them.
 
     Raises:
         BundleError: an imported skill does not exist, or imports form a cycle.
@@ -162,34 +161,9 @@ def join_imported_bodies(skill: Skill, by_id: Mapping[str, Skill]) -> Skill:
         return skill
     imported: dict[str, Skill] = {}
     _collect([skill], by_id, imported)
-    sources = dict(skill.sources)
-    bodies = [skill.body]
-    short_bodies = [skill.compact or skill.body]
-    for name, other in imported.items():
-        numbers = _append_sources(other.sources, sources)
-        heading = f"# Imported: {name}\n\n"
-        bodies.append(heading + citations.renumber(other.body, numbers))
-        short = citations.renumber(other.compact or other.body, numbers)
-        short_bodies.append(heading + short)
     digests = "\n".join([skill.digest, *(other.digest for other in imported.values())])
-    is_shorter = bool(skill.compact) or any(other.compact for other in imported.values())
-    return replace(
-        skill,
-        body="\n\n".join(bodies),
-        compact="\n\n".join(short_bodies) if is_shorter else "",
-        digest=sha256(digests.encode()).hexdigest()[:DIGEST],
-        closure=tuple(imported),
-        sources=sources,
-    )
-
-
-def _append_sources(added: Mapping[int, Source], sources: dict[int, Source]) -> dict[int, int]:
-    """Add sources to `sources` with new numbers, and return the new numbers by the old numbers."""
-    numbers: dict[int, int] = {}
-    for number, source in added.items():
-        numbers[number] = max(sources, default=0) + 1
-        sources[numbers[number]] = source
-    return numbers
+    digest = sha256(digests.encode()).hexdigest()[:DIGEST]
+    return replace(skill, digest=digest, imported=tuple(imported.values()))
 
 
 def _collect(path: Sequence[Skill], by_id: Mapping[str, Skill], found: dict[str, Skill]) -> None:
@@ -268,7 +242,7 @@ def add_places(skills: Skills, places: Sequence[SkillPlace]) -> Skills:
     joined: list[Skill] = []
     for skill in added:
         try:
-            joined.append(join_imported_bodies(skill, by_id))
+            joined.append(_resolve_imports(skill, by_id))
         except BundleError as error:
             warnings.append(f"left out: {error}")
     own = (warning for skill in joined for warning in skill.warnings)
