@@ -11,12 +11,16 @@ from pydantic_ai import ModelMessage
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
 
 from loopline.bridge.bridged_model import BridgedModel
+from loopline.errors import ModelError
 from loopline.models import Usage
 from tests.bridge.bridged_model import CLASSES, bridged_at
+from tests.providers.flat_request import KEY
 from tests.providers.local_model import PROMPT, asked
+from tests.providers.test_keys import leaks
 from tests.support.peers import anthropic_replies as ant
 from tests.support.peers import openai_replies as oai
 from tests.support.peers.anthropic_like import anthropic_like
+from tests.support.peers.behaviors import Fault, Status
 from tests.support.peers.call_replies import Call
 from tests.support.peers.http_server import Peer
 from tests.support.peers.openai_like import openai_like
@@ -85,6 +89,16 @@ async def test_why_a_reply_ended_is_told(
     async with server as peer, bridged_at(peer, wire) as model:
         _, reply = await asked(model)
     assert (reply.stop_reason, reply.text) == (stop, text)
+
+
+@pytest.mark.parametrize("before", [0, 590, 595])
+@pytest.mark.parametrize("wire", ["chat", "responses"])
+async def test_no_part_of_a_key_is_in_an_error_wherever_it_is_cut(wire: str, before: int) -> None:
+    echo = Status(400, fault=Fault(message=f"{'x' * before}{KEY} is no key"))
+    async with openai_like(echo) as peer, bridged_at(peer, wire) as model:
+        with pytest.raises(ModelError) as raised:
+            await asked(model)
+    assert ("…" in str(raised.value), leaks(str(raised.value), KEY)) == (True, [])
 
 
 async def test_a_model_that_is_a_function_is_one_too() -> None:

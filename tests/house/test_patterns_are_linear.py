@@ -15,8 +15,8 @@ from typing import Any, cast
 
 import pytest
 
+from loopline.models.safe_text import redact
 from loopline.providers.cassettes.cassette_recorder import Secrets
-from loopline.providers.failures import Credentials
 from loopline.refs import encode
 from loopline.search.index import QueryTerm
 from tests.house.tree import SDK, place, python_files, tree
@@ -39,9 +39,7 @@ HARMLESS = {*re.RegexFlag.__members__, "Match", "Pattern", "escape"}
 MADE_AT_RUN_TIME: dict[str, Callable[[str, str], object]] = {
     "loopline.refs.encode": lambda word, text: encode(text, also=word),
     "loopline.search.ranking.__init__": lambda word, text: term_pattern(word).occurrences(text),
-    "loopline.providers.failures.redact": lambda word, text: Credentials(
-        model="a", key_variable="A", key=word, api_vendor="openai"
-    ).redact(text),
+    "loopline.models.safe_text.redact": lambda word, text: redact(text, (word,)),
     "loopline.providers.cassettes.cassette_recorder._secret_pattern": (
         lambda word, text: Secrets((word,)).hide_in((text.encode(),))
     ),

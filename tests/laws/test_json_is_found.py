@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from time import thread_time
 
 import pytest
 from hypothesis import given
@@ -118,3 +119,19 @@ def test_two_hundred_kilobytes_of_anything_are_read(head: str, piece: str) -> No
 
 def test_a_number_of_any_length_is_read() -> None:
     assert extract_json('{"a": ' + "1" * 100_000 + "}") == {"a": float("inf")}
+
+
+def test_a_broken_object_costs_the_same_wherever_it_stands() -> None:
+    text = "\n" * 4_000_000 + r'{"a": "\d"}'
+    began = thread_time()
+    for _ in range(50):
+        assert parse_object_at(text, 4_000_000) == ({"a": r"\d"}, len(text))
+    assert thread_time() - began < 0.05
+
+
+def test_of_broken_objects_in_a_long_text_fewer_are_read() -> None:
+    short = '{"a": x} ' * 1_200
+    assert len(scan_json(short)) == 1_000
+    assert len(scan_json(short + '{"a": 1}')) == 1_000
+    long = ('{"a": x}' + "\n" * 4_000) * 1_000
+    assert 100 < len(scan_json(long)) < 200

@@ -12,6 +12,7 @@ from pydantic_ai.usage import RequestUsage
 
 from loopline import errors, models
 from loopline.bridge.request import replay_of
+from loopline.models.safe_text import MIN_SECRET_CHARACTERS, redact
 from loopline.tools import ProviderNames
 
 LIMITS = models.ReplyLimits()
@@ -173,7 +174,6 @@ LIBRARY_ERRORS = (
 """The errors that pydantic-ai raises when a request fails."""
 
 _EXCERPT_CHARACTERS = 600
-_MIN_SECRET_CHARACTERS = 8
 _MISSING_VARIABLE = "environment variable"
 _CONNECTION_PHASES = ("connect", "pool")
 _TIMEOUT_STATUSES = (408, 504)
@@ -193,11 +193,14 @@ class ErrorContext:
 
     def message(self, words: str) -> str:
         """Return the text of an error message: the model and the words without secrets."""
-        text = f"{self.model}: {words}"
-        for secret in self.secrets:
-            if len(secret) >= _MIN_SECRET_CHARACTERS:
-                text = text.replace(secret, "…")
-        return text
+        return self._redact(f"{self.model}: {words}")
+
+    def excerpt(self, text: str) -> str:
+        """Return the first 600 characters of a server's text; secrets are redacted before it is cut."""
+        return self._redact(text)[:_EXCERPT_CHARACTERS]
+
+    def _redact(self, text: str) -> str:
+        return redact(text, (key for key in self.secrets if len(key) >= MIN_SECRET_CHARACTERS))
 
 
 def model_error(error: BaseException, context: ErrorContext) -> errors.ModelError:
@@ -208,7 +211,7 @@ def model_error(error: BaseException, context: ErrorContext) -> errors.ModelErro
         case library.ModelAPIError():
             return _api_error(error, context)
         case library.AgentRunError():
-            return errors.ModelStreamBroken(context.message(str(error)[:_EXCERPT_CHARACTERS]))
+            return errors.ModelStreamBroken(context.message(context.excerpt(str(error))))
         case _ if _MISSING_VARIABLE in str(error):
             return errors.ModelAccessError(context.message(str(error).partition(". To try ")[0]))
         case library.UserError():
@@ -225,23 +228,23 @@ def call_problem(error: BaseException, context: ErrorContext) -> str:
         case library.ModelAPIError(
             body={"code": "tool_use_failed"} | {"error": {"code": "tool_use_failed"}}
         ):
-            return f"The call cannot be read: {context.message(f'{_words(error)}{_quote_generation(error.body)}')}"
+            return f"The call cannot be read: {context.message(_words(error, context) + _quote_generation(error.body, context))}"
         case _:
             return ""
 
 
-def _quote_generation(body: object) -> str:
+def _quote_generation(body: object, context: ErrorContext) -> str:
     """Return the output of the model that the error quotes, after a colon; empty if it quotes none."""
     match body:
         case {"failed_generation": str(text)} | {"error": {"failed_generation": str(text)}}:
-            return f": {text[:_EXCERPT_CHARACTERS]}"
+            return f": {context.excerpt(text)}"
         case _:
             return ""
 
 
 def _api_error(error: library.ModelAPIError, context: ErrorContext) -> errors.ModelError:
     """Return the error for a failed request. Subclasses are matched before their bases."""
-    words = context.message(_words(error))
+    words = context.message(_words(error, context))
     status = error.status_code if isinstance(error, library.ModelHTTPError) else None
     text = f"{error.body or error}"
     overflow = models.find_overflow(status, text)
@@ -294,14 +297,14 @@ def _wait(error: library.ModelAPIError) -> float | None:
     return error.retry_after
 
 
-def _words(error: library.ModelAPIError) -> str:
-    """Return the server's message, or the text of the error, truncated, with the HTTP status if there is one."""
+def _words(error: library.ModelAPIError, context: ErrorContext) -> str:
+    """Return an excerpt of the server's message, or of the error's text, with the HTTP status if there is one."""
     match error.body:
         case {"message": str(words)} | {"error": {"message": str(words)}} | {"error": str(words)}:
             pass
         case _:
             words = " ".join(str(error).split())
-    excerpt = words[:_EXCERPT_CHARACTERS] or type(error).__name__
+    excerpt = context.excerpt(words) or type(error).__name__
     return (
         f"{excerpt} ({error.status_code})" if isinstance(error, library.ModelHTTPError) else excerpt
     )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
 from loopline.crew.agents import MAIN, Agent, Agents
-from loopline.models import Json, JsonObject, ToolSpec, extract_json
+from loopline.models import Json, JsonObject, ToolSpec, extract_json, text_in
 from loopline.timeline import AgentSwitched, BodyUnion, Effect, Imported, Timeline, TurnHeader
 from loopline.tools import Outcome, RerunnableTool, ToolInvocation
 from loopline.tools.parameters import object_schema, optional_text, text_argument
@@ -95,17 +96,10 @@ def parse_handoff(answer: str) -> Handoff:
     """
     # The last block counts, since a model may quote the form before it.
     blocks = list(_BLOCK.finditer(answer))
-    if not blocks:
-        return Handoff(summary=answer.strip(), confidence="low", is_raw=True)
-    inner = blocks[-1][1].strip()
-    if inner.startswith(("{", "```")):
-        handoff = _parse_json(extract_json(inner))
-    else:
-        handoff = _parse_lines(inner)
-    if handoff is None:
-        text = inner or answer.strip()
-        return Handoff(summary=text, confidence="low", is_raw=True)
-    return handoff
+    inner = blocks[-1][1].strip() if blocks else ""
+    is_json = inner.startswith(("{", "```"))
+    handoff = _parse_json(extract_json(inner)) if is_json else _parse_lines(inner)
+    return handoff or Handoff(summary=inner or answer.strip(), confidence="low", is_raw=True)
 
 
 def _parse_lines(text: str) -> Handoff | None:
@@ -120,34 +114,32 @@ def _parse_lines(text: str) -> Handoff | None:
             line = label[2]
         if current and line.strip():
             parts[current].append(line)
-    if "summary" not in parts:
-        return None
-    summary = "\n".join(parts["summary"]).strip()
+    summary = "\n".join(parts.get("summary", []))
     texts: dict[str, Json] = {name: _parse_items(lines) for name, lines in parts.items()}
     return _make_handoff(summary, texts)
 
 
 def _parse_items(lines: list[str]) -> list[Json]:
     """Return the items of a list; a line without a bullet continues the item before it."""
-    items: list[str] = []
+    items: list[list[str]] = []
     for line in map(str.strip, lines):
         bullet = _BULLET.match(line)
         if bullet is not None or not items:
-            items.append(line[bullet.end() :] if bullet else line)
+            items.append([line[bullet.end() :] if bullet else line])
         else:
-            items[-1] = f"{items[-1]} {line}"
-    return [*items]
+            items[-1].append(line)
+    return [" ".join(item) for item in items]
 
 
 def _parse_json(value: JsonObject | None) -> Handoff | None:
-    """Convert a JSON object to a handoff; None without an object, or if its summary is not a text or is blank."""
-    if value is None:
-        return None
-    match {"summary": None, **value}:
-        case {"summary": str(summary)}:
-            return _make_handoff(summary, value)
-        case _:
-            return None
+    """Convert a JSON object to a handoff.
+
+    Without an object, with a summary that is blank or not a text, and for an object that is nested too deeply, it is None.
+    """
+    fields = value or {}
+    with suppress(RecursionError):
+        return _make_handoff(text_in(fields, "summary"), fields)
+    return None
 
 
 def _make_handoff(summary: str, fields: dict[str, Json]) -> Handoff | None:

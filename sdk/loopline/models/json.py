@@ -18,6 +18,8 @@ JsonObject: TypeAlias = dict[str, Json]
 
 MAX_BROKEN_OBJECTS = 1_000
 """The number of invalid objects in a text after which the search for valid ones ends."""
+COSTLY_POSITION = 2**16
+"""An invalid object counts again for each 65,536 characters before its error, because its line is counted from the start."""
 MAX_INTEGER_DIGITS = 4_000
 """The digits above which an integer is read as infinity, because the time to read it grows with their square."""
 
@@ -61,7 +63,8 @@ def scan_json(text: str) -> list[JsonObject | BrokenJson]:
     """Find every outermost JSON object in free text: alone, in fences, or between words.
 
     Line breaks, tabs and unnecessary backslashes in strings are allowed. An object inside a broken object is not
-    returned. After 1,000 broken objects, or one that is nested too deeply, the search ends.
+    returned. After 1,000 broken objects, fewer in a text of more than 65,536 characters, or one that is nested too deeply,
+    the search ends.
     """
     return split_json(text)[0]
 
@@ -134,22 +137,23 @@ def _parse_value(text: str) -> tuple[Json, int] | BrokenJson:
 def parse_object_at(text: str, at: int) -> tuple[JsonObject, int] | BrokenJson:
     """Parse the object at a position; return it and the position of its end. It is as tolerant as `scan_json`.
 
-    For malformed JSON, and for a value that is not an object, the error is returned.
+    For malformed JSON, and for a value that is not an object, the error is returned; its line and column are relative to
+    the position.
     """
+    # An error counts the lines before it, so the text before the object is cut off.
+    source = text[at : _find_closing(text, at)] if at else text
     try:
-        value, end = _decode(text, at)
+        value, end = _decode(source, 0)
     except RecursionError as error:
-        return _broken(text, at, error)
-    except ValueError as error:
-        closing = _find_closing(text, at)
-        if closing is None:
-            return _broken(text, at, error)
+        return _broken(source, 0, error)
+    except ValueError:
+        source = source[: _find_closing(source, 0)]
         try:
-            value, _ = _decode(_repair(text[at:closing]), 0)
-        except (ValueError, RecursionError) as final:
-            return _broken(text, at, final)
-        end = closing
-    return (value, end) if isinstance(value, dict) else _broken(text, at, None)
+            value, _ = _decode(_repair(source), 0)
+        except (ValueError, RecursionError) as error:
+            return _broken(source, 0, error)
+        end = len(source)
+    return (value, at + end) if isinstance(value, dict) else _broken(source, 0, None)
 
 
 def parse_object(text: str) -> JsonObject | BrokenJson:
@@ -229,10 +233,7 @@ def _decode(text: str, at: int) -> tuple[Json, int]:
 
 
 def _objects(text: str) -> list[tuple[JsonObject | BrokenJson, int, int]]:
-    """Return each object and broken object with its start and end. Each character is read once.
-
-    After 1,000 broken objects, or one that is nested too deeply, the search ends.
-    """
+    """Return each object and broken object of `scan_json` with its start and end. Each character is read once."""
     items: list[tuple[JsonObject | BrokenJson, int, int]] = []
     tries = MAX_BROKEN_OBJECTS
     opening = _OBJECT.search(text)
@@ -246,7 +247,7 @@ def _objects(text: str) -> list[tuple[JsonObject | BrokenJson, int, int]]:
         except json.JSONDecodeError as error:
             end = max(opening.end(), error.pos)
             items.append((_broken(text, at, error), at, end))
-            tries -= 1
+            tries -= 1 + error.pos // COSTLY_POSITION
         else:
             items.append((cast("JsonObject", value), at, end))
         opening = _OBJECT.search(text, end)
@@ -270,15 +271,9 @@ def _find_closing(text: str, at: int) -> int | None:
     """Return the position after the bracket that closes the one at `at`, ignoring strings; None if it is not closed."""
     depth = 0
     for token in _TOKEN.finditer(text, at):
-        match token[0]:
-            case "{" | "[":
-                depth += 1
-            case "}" | "]":
-                depth -= 1
-                if depth <= 0:
-                    return token.end()
-            case _:
-                pass
+        depth += (token[0] in "{[") - (token[0] in "}]")
+        if depth <= 0 and token[0] in "}]":
+            return token.end()
     return None
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from ipaddress import ip_address
 from string import ascii_letters, digits
 from typing import Final
-from urllib.parse import unquote, unquote_plus, urlsplit
+from urllib.parse import quote, unquote, unquote_plus, urlsplit
 
 from loopline.models.json import well_formed
 
@@ -32,6 +32,8 @@ def one_line(text: str, limit: int = TITLE_CHARACTERS) -> str:
 
 MIN_SECRET_CHARACTERS: Final = 8
 """The length from which a secret is removed from texts; a shorter one could be an ordinary word."""
+_HARMLESS_CHARACTERS = 3
+"""A beginning of a secret with more characters is redacted too."""
 _HARMLESS = "api-version="
 _USER_INFO = re.compile(r"//(?P<user_info>[^/]*)@")
 
@@ -76,6 +78,18 @@ def secrets_in(url: str) -> tuple[str, ...]:
     values += [match["user_info"].partition(":")[2] for match in _USER_INFO.finditer(address)]
     forms = (form for value in values for form in (value, unquote(value), unquote_plus(value)))
     return tuple(dict.fromkeys(form for form in forms if len(form) >= MIN_SECRET_CHARACTERS))
+
+
+def redact(text: str, secrets: Iterable[str]) -> str:
+    """Return the text without secrets, also percent-encoded ones and the first part of one at the end of the text."""
+    plain = frozenset(secrets) - {""}
+    for secret in plain | {quote(secret, safe="") for secret in plain}:
+        text = re.sub(re.escape(secret), "…", text, flags=re.IGNORECASE)
+        for size in range(len(secret) - 1, _HARMLESS_CHARACTERS, -1):
+            if text[-size:].lower() == secret[:size].lower():
+                text = f"{text[:-size]}…"
+                break
+    return text
 
 
 def _pairs(query: str) -> Iterator[tuple[str, str]]:

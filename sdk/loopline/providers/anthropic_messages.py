@@ -296,6 +296,7 @@ class AnthropicReplyParser(ReplyParser):
             case "content_block_delta":
                 return self._extend(index, models.object_in(event, "delta"))
             case "content_block_start":
+                self.size += len(data)  # all of the block is kept, so that it can be replayed
                 return self._start(index, models.object_in(event, "content_block"))
             case "message_start":
                 self._update(models.object_in(event, "message"))

@@ -7,15 +7,13 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from urllib.parse import quote
 
 from loopline import errors, models
+from loopline.models.safe_text import redact
 
 _decode: Callable[[str], models.Json] = json.JSONDecoder().decode
 _EXCERPT_CHARACTERS = 600
 _STATUS = re.compile(r"[45]\d\d", re.ASCII)
-_HARMLESS_CHARACTERS = 3
-"""A beginning of a key with more characters is redacted too."""
 _TIMEOUT_STATUSES = frozenset({408, 504})
 _VAGUE = frozenset[models.ErrorMeaning]({"request", "missing", "busy", "server"})
 """Errors with these meanings may be caused by a prompt that is too long; their text decides."""
@@ -58,16 +56,8 @@ class Credentials:
     url_variable: str = "base_url"
 
     def redact(self, text: str) -> str:
-        """Return the text without secrets, also percent-encoded ones and the first part of one at the end of the text."""
-        secrets = (self.key, *self.secrets)
-        for secret in {*secrets, *(quote(plain, safe="") for plain in secrets)} - {""}:
-            text = re.sub(re.escape(secret), "…", text, flags=re.IGNORECASE)
-            beginnings = (
-                secret[:size] for size in range(len(secret) - 1, _HARMLESS_CHARACTERS, -1)
-            )
-            half = next((part for part in beginnings if text.lower().endswith(part.lower())), "")
-            text = f"{text[: -len(half)]}…" if half else text
-        return text
+        """Return the text without the key and the secrets (`safe_text.redact`)."""
+        return redact(text, (self.key, *self.secrets))
 
     def excerpt(self, text: str, limit: int = _EXCERPT_CHARACTERS) -> str:
         """Return the first `limit` characters of a server's text; secrets are redacted before it is cut."""

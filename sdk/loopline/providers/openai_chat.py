@@ -227,6 +227,7 @@ class ThinkTagParser:
     """Separates thinking from text. Thinking begins only with `<think>` at the start of a reply, and ends once."""
 
     def __init__(self) -> None:
+        self._blanks: list[str] = []  # the white space at the start, which thinking drops
         self._pending = ""
         self._state = "before"
 
@@ -235,11 +236,13 @@ class ThinkTagParser:
         self._pending += text
         if self._state == "before":
             beginning = self._pending.lstrip()
+            if beginning != self._pending:
+                self._blanks.append(self._pending.removesuffix(beginning))
+            self._pending = beginning.removeprefix(_OPENING_TAG)
             if beginning.startswith(_OPENING_TAG):
                 self._state = "thinking"
-                self._pending = beginning.removeprefix(_OPENING_TAG)
             elif not _OPENING_TAG.startswith(beginning):
-                self._state = "answer"
+                return self.close()
         thinking = self._think() if self._state == "thinking" else []
         if self._state == "after":  # the answer begins without the line ends before it
             self._pending = self._pending.lstrip("\n")
@@ -248,6 +251,9 @@ class ThinkTagParser:
 
     def close(self) -> list[models.TextDelta]:
         """Return the buffered text at the end of the reply."""
+        if self._state == "before":
+            self._pending = "".join([*self._blanks, self._pending])
+            self._state = "answer"
         return self._release(len(self._pending))
 
     def _think(self) -> list[models.TextDelta]:
@@ -471,12 +477,14 @@ class ChatReplyParser(ReplyParser):
             if is_thinking:
                 yield from self.add(text, "thinking")
             else:
+                self.size += len(text)
                 yield from self._add_deltas(self._tags.feed(text))
         refusal = models.text_in(delta, "refusal")
         self._refused = self._refused or bool(refusal)
         yield from self.add(refusal)
 
     def _add_deltas(self, deltas: Sequence[models.TextDelta]) -> Sequence[models.TextDelta]:
+        """Append the deltas, which are not counted again: the text is counted before its tags are parsed."""
         for delta in deltas:
-            self.add(delta.text, delta.channel)
+            (self._thinking if delta.channel == "thinking" else self._text).append(delta.text)
         return deltas

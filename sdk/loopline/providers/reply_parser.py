@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from typing import NamedTuple
 
 from loopline import models
 from loopline.errors import ModelReplyTooLarge, ModelStreamBroken
+from loopline.models.output import JsonText
 from loopline.models.prompt import Channel
 from loopline.providers.failures import AnsweredError, Credentials
 from loopline.providers.request_bytes import resolve_tool_name
@@ -52,27 +52,25 @@ class _PartialCall:
     name: str = ""
     pieces: list[str] = field(default_factory=list[str])
     extra: models.JsonObject = field(default_factory=models.JsonObject)
+    _value: JsonText = field(default_factory=JsonText)
+    _pieces_read: int = 0
 
     @property
     def arguments(self) -> str:
         return "".join(self.pieces)
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether the arguments so far are a JSON object; False also for too many values or too deep nesting."""
-        arguments = self.arguments
-        if models.has_many_values(arguments):
-            return False
-        try:
-            return isinstance(json.loads(arguments), dict)
-        except (ValueError, RecursionError):
-            return False
-
     def differs_from(self, piece: CallPiece) -> bool:
-        """Return whether a piece belongs to another call: it has another id, or a name when this call is complete."""
+        """Return whether a piece belongs to another call: it has another id, or a name when the arguments have ended."""
         if piece.provider_id and self.provider_id:
             return piece.provider_id != self.provider_id
-        return bool(piece.name) and bool(self.name) and self.is_complete
+        return bool(piece.name) and bool(self.name) and self._has_ended()
+
+    def _has_ended(self) -> bool:
+        """Return whether the arguments have a complete JSON value, valid or not. Each piece is read once."""
+        for text in self.pieces[self._pieces_read :]:
+            self._value.feed(text)
+        self._pieces_read = len(self.pieces)
+        return self._value.is_over
 
 
 class ToolCallParser:
@@ -93,10 +91,8 @@ class ToolCallParser:
 
     @property
     def are_complete(self) -> bool:
-        """Whether each call has a name, and arguments that are an object."""
-        return all(
-            call.name and (call.is_complete or not call.arguments.strip()) for call in self._calls
-        )
+        """Whether each call has a name, and arguments that are an object or blank."""
+        return not self.finish()[1]
 
     @property
     def extras(self) -> dict[str, models.JsonObject]:
@@ -106,8 +102,8 @@ class ToolCallParser:
     def add(self, piece: CallPiece) -> None:
         """Add a piece to the latest call with its number, or to a new call.
 
-        A new call begins if the piece has another id, or if it has a name and the arguments of the latest call are
-        complete.
+        A new call begins if the piece has another id, or if it has a name and the arguments of the latest call have
+        ended.
         """
         call = self._latest.get(piece.number)
         if call is None or call.differs_from(piece):
@@ -136,13 +132,11 @@ class ToolCallParser:
         for partial in partial_calls:
             name = resolve_tool_name(partial.name, self._offered)
             arguments = models.parse_object(partial.arguments)
-            if isinstance(arguments, models.BrokenJson) or not name:
-                fault = (
-                    arguments.problem
-                    if isinstance(arguments, models.BrokenJson)
-                    else "it has no name"
-                )
-                problem = problem or f"The call of {name or 'a tool'} cannot be read: {fault}"
+            if isinstance(arguments, models.BrokenJson):
+                fault = f"The call of {name or 'a tool'} cannot be read: {arguments.problem}"
+                problem = problem or fault
+            elif not name:
+                problem = problem or "The call of a tool cannot be read: it has no name"
             else:
                 calls.append(
                     models.ToolCall(name=name, arguments=arguments, provider_id=partial.provider_id)

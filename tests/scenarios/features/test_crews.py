@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from time import thread_time
 
 import pytest
 
@@ -240,6 +241,26 @@ def test_without_a_handoff_the_whole_answer_counts_and_is_flagged(answer: str) -
     assert (handed.is_raw, handed.confidence) == (True, "low")
     assert str(handed).endswith("\n(no handoff block: this is the raw answer, confidence low)")
     assert str(handed).startswith(handed.summary)
+
+
+@pytest.mark.parametrize("depth", [500, 900, 950, 5_000])
+@pytest.mark.parametrize(("opening", "closing"), ["[]", ('{"a":', "}")])
+def test_a_handoff_that_is_nested_too_deeply_is_a_text(
+    opening: str, closing: str, depth: int
+) -> None:
+    deep = f"{opening * depth}1{closing * depth}"
+    handed = parse_handoff(f'<handoff>{{"summary": "s", "findings": {deep}}}</handoff>')
+    assert (handed.summary == "s") != handed.is_raw
+    assert handed.is_raw or opening != "["
+
+
+def test_a_finding_of_many_lines_costs_no_more_than_it_is_long() -> None:
+    def cost(line: str) -> float:
+        began = thread_time()
+        assert parse_handoff(f"<handoff>summary: s\nfindings:{line * 100_000}").summary == "s"
+        return thread_time() - began
+
+    assert cost("\nx") < 3 * cost("\n- x")
 
 
 async def test_an_agent_call_in_tags_reaches_the_agent() -> None:
