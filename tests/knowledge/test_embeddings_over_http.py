@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 
@@ -20,6 +20,8 @@ from tests.support.local_http import Answering, at_work
 
 from .conftest import GitFolder
 
+PIECE = 2**20
+
 
 class EmbeddingServer:
     """Answers each text with its length, backwards; before that with the statuses that it is told."""
@@ -28,6 +30,8 @@ class EmbeddingServer:
         self.statuses: list[int] = []
         self.lost = 0
         self.spaces = 0
+        self.written = 0
+        self.waits = {"retry-after": "0"}
         self.authorizations: list[str] = []
         self.inputs: list[list[str]] = []
         owner = self
@@ -40,10 +44,13 @@ class EmbeddingServer:
                 status = owner.statuses.pop(0) if owner.statuses else 200
                 answer = owner.answer(body["input"]) if status == 200 else "busy"
                 self.send_response(status)
-                self.send_header("retry-after", "0")
+                for name, value in owner.waits.items():
+                    self.send_header(name, value)
                 self.send_header("content-length", str(len(answer)))
                 self.end_headers()
-                self.wfile.write(answer.encode())
+                with suppress(ConnectionError):
+                    for start in range(0, len(answer), PIECE):
+                        owner.written += self.wfile.write(answer[start : start + PIECE].encode())
 
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
 
@@ -128,6 +135,17 @@ def test_a_busy_server_is_asked_again(server: EmbeddingServer) -> None:
     assert len(new_embedder.embed_passages(["a"])) == 1
 
 
+def test_a_wait_that_is_not_a_number_is_ignored(server: EmbeddingServer) -> None:
+    new_embedder = embedder(server)
+    server.statuses = [429]
+    server.waits = {
+        "retry-after": "nan",
+        "x-ratelimit-remaining-requests": "0",
+        "x-ratelimit-reset-requests": "1ms",
+    }
+    assert len(new_embedder.embed_passages(["a"])) == 1
+
+
 def test_a_refusal_names_the_status_and_the_model(server: EmbeddingServer) -> None:
     server.statuses = [401]
     with pytest.raises(EmbeddingError, match="answered 401 for m"):
@@ -141,10 +159,11 @@ def test_an_answer_that_lacks_a_text_is_refused(server: EmbeddingServer) -> None
         new_embedder.embed_passages(["a", "b"])
 
 
-def test_a_response_that_is_too_large_is_refused_with_its_limit(server: EmbeddingServer) -> None:
-    server.spaces = RESPONSE_BYTES
+def test_a_response_is_not_read_beyond_its_limit(server: EmbeddingServer) -> None:
+    server.spaces = 2 * RESPONSE_BYTES
     with pytest.raises(EmbeddingError, match="answered more than 67,108,864 bytes"):
         embedder(server)
+    assert server.written < server.spaces
 
 
 def test_a_server_that_is_away_is_reported_by_its_host() -> None:

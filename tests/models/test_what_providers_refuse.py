@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 
 import pytest
@@ -371,6 +372,8 @@ def test_every_refusal_is_found_by_its_name() -> None:
         ({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "120ms"}, 0.12),
         ({"x-ratelimit-remaining-requests": "59", "x-ratelimit-reset-requests": "1s"}, None),
         ({"retry-after": "soon"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "inf", "retry-after-ms": "-5"}, None),
         ({}, None),
     ],
 )
@@ -388,13 +391,19 @@ HEADERS = st.sampled_from(
         "anthropic-ratelimit-requests-reset",
     ]
 )
-VALUES = st.text(max_size=12) | st.datetimes().map(str) | st.sampled_from(["0", "1s", "9" * 400])
+VALUES = (
+    st.text(max_size=12)
+    | st.datetimes().map(str)
+    | st.sampled_from(
+        ["0", "1s", "9" * 400, "nan", "inf", "1e400", "Fri, 31 Dec 9999 23:59:59 GMT"]
+    )
+)
 
 
 @given(st.dictionaries(HEADERS, VALUES))
 def test_reading_the_headers_never_fails(headers: dict[str, str]) -> None:
     seconds = wait_seconds(headers, NOON)
-    assert seconds is None or seconds >= 0
+    assert seconds is None or 0 <= seconds < math.inf
 
 
 # Attachments

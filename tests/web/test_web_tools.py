@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import tracemalloc
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from ipaddress import ip_network
@@ -16,7 +18,7 @@ from loopline.harness.web_ports import open_web
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.tools import WebHit
 from loopline.web.guarded_client import BoundedClient, GuardedTransport
-from loopline.web.page_fetch import PageFetch
+from loopline.web.page_fetch import MAX_SITES, ROBOTS_BYTES, PageFetch
 from tests.web.loopback_site import PRIVATE, PUBLIC, Answer, as_json, site
 
 ARTICLE = """<!doctype html><html><head><title>Green tea</title>
@@ -144,6 +146,39 @@ async def test_robots_are_respected(robots: Answer, allowed: Sequence[str]) -> N
                 with pytest.raises(ToolError, match=r"robots\.txt of the site does not allow it"):
                     await web.fetch(running.url + path)
         assert running.paths == list(allowed)
+
+
+async def test_rules_after_500_kib_do_not_count() -> None:
+    lines = ["User-agent: *", "Disallow: /private", "#" * ROBOTS_BYTES, "Disallow: /tea"]
+    robots = Answer("\n".join(lines), kind="text/plain")
+    with site({"/robots.txt": robots, "/tea": Answer(ARTICLE)}) as running:
+        async with fetching(2 * ROBOTS_BYTES) as web:
+            await web.fetch(f"{running.url}/tea")
+            with pytest.raises(ToolError, match=r"robots\.txt of the site does not allow it"):
+                await web.fetch(f"{running.url}/private")
+
+
+async def test_rules_that_are_kept_take_the_memory_of_their_text() -> None:
+    rules = "".join(f"Disallow: /{number}*\n" for number in range(2_000))
+    robots = Answer(f"User-agent: *\n{rules}", kind="text/plain")
+    with site({"/robots.txt": robots, "/tea": Answer("Tea.", kind="text/plain")}) as running:
+        async with fetching() as web:
+            await web.fetch(running.url.replace("//", "//ann@") + "/tea")  # it loads modules
+            tracemalloc.start()
+            await web.fetch(running.url.replace("//", "//bob@") + "/tea")
+            gc.collect()
+            taken, _ = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+    assert taken < 500_000
+
+
+async def test_the_rules_of_the_oldest_sites_are_read_again() -> None:
+    with site({"/tea": Answer("Tea.", kind="text/plain")}) as running:
+        async with fetching() as web:
+            for number in (*range(MAX_SITES + 1), MAX_SITES, 0):
+                await web.fetch(running.url.replace("//", f"//user{number}@") + "/tea")
+        paths = [path for path, _, _ in running.asked]
+    assert paths[-5:] == ["/robots.txt", "/tea", "/tea", "/robots.txt", "/tea"]
 
 
 @pytest.mark.parametrize("engine", HITS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -11,6 +12,7 @@ import httpx2
 import numpy as np
 from pydantic import BaseModel, Field, ValidationError
 
+from loopline.models import wait_seconds
 from loopline.search.embedder import EmbeddingError, Vector
 
 KEY_VARIABLE = "OPENAI_API_KEY"
@@ -103,44 +105,43 @@ class HttpEmbedder:
         lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
         return [row.tobytes() for row in (matrix / np.maximum(lengths, 1e-12)).astype("<f4")]
 
-    def _post(self, document: Mapping[str, object], attempts: int) -> bytes:
+    def _post(self, document: Mapping[str, object], attempts: int) -> bytearray:
         """Send the request, and return the body of a response of at most 64 MiB.
 
-        Connection errors, 429 and 5xx are retried after a pause of at most 20 s, up to `attempts` requests in all.
+        Connection errors, 429 and 5xx are retried, up to `attempts` requests in all. The pause is that of the headers, or
+        doubles from 2 s on; it is at most 20 s.
 
         Raises:
             EmbeddingError: the status is another, the response is larger, or the last attempt failed.
         """
+        url = f"{self._url}/embeddings"
         problem = ""
         for attempt in range(1, attempts + 1):
             try:
-                response = self._client.post(f"{self._url}/embeddings", json=document)
+                with self._client.stream("POST", url, json=document) as response:
+                    if response.is_success:
+                        return self._read(response)
             except httpx2.HTTPError as error:
                 problem = f"{self._host} cannot be reached: {error}"
-                pause = 2.0**attempt
+                wait = None
             else:
-                if response.is_success and len(response.content) > RESPONSE_BYTES:
-                    raise EmbeddingError(
-                        f"{self._host} answered more than {RESPONSE_BYTES:,} bytes"
-                    )
-                if response.is_success:
-                    return response.content
                 problem = f"{self._host} answered {response.status_code} for {self._model}"
                 if response.status_code != 429 and response.status_code < 500:
                     raise EmbeddingError(problem)
-                pause = _pause(response.headers, 2.0**attempt)
+                wait = wait_seconds(response.headers, datetime.now(UTC))
             if attempt < attempts:
-                time.sleep(min(pause, LONGEST_PAUSE))
+                time.sleep(min(2.0**attempt if wait is None else wait, LONGEST_PAUSE))
         raise EmbeddingError(problem)
+
+    def _read(self, response: httpx2.Response) -> bytearray:
+        """Return the body; raise an EmbeddingError as soon as it has more than `RESPONSE_BYTES`."""
+        body = bytearray()
+        for chunk in response.iter_bytes():
+            body += chunk
+            if len(body) > RESPONSE_BYTES:
+                raise EmbeddingError(f"{self._host} answered more than {RESPONSE_BYTES:,} bytes")
+        return body
 
     @property
     def _host(self) -> str:
         return urlsplit(self._url).hostname or "the server of embeddings"
-
-
-def _pause(headers: Mapping[str, str], default: float) -> float:
-    """Return the seconds in the `Retry-After` header, or the default if the header is missing or not a number."""
-    try:
-        return max(float(headers["retry-after"]), 0.0)
-    except (KeyError, ValueError):
-        return default

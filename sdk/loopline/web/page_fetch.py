@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from dataclasses import dataclass
+import math
 from importlib import import_module
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,16 +16,13 @@ from loopline.web.guarded_client import AGENT, BoundedClient, WebResponse, shown
 
 ROBOTS_SECONDS = 3_600.0
 """How long the rules of a site are cached."""
-MAX_SITES = 500
+MAX_SITES = 100
+"""How many sites have cached rules."""
+ROBOTS_BYTES = 500 * 1024
+"""How much of a robots.txt counts: the least that RFC 9309 asks for."""
 _HTML = ("text/html", "application/xhtml+xml")
 _PLAIN = ("application/json", "application/xml")
-
-
-@dataclass(frozen=True, slots=True)
-class _SiteRules:
-    until: float
-    robots: Any
-    """A `protego.Protego`, or None if the site does not allow any page."""
+_NO_PAGE = b"User-agent: *\nDisallow: /"
 
 
 class PageFetch:
@@ -35,7 +31,8 @@ class PageFetch:
     def __init__(self, client: BoundedClient, clock: Clock) -> None:
         self._client = client
         self._clock = clock
-        self._rules: OrderedDict[str, _SiteRules] = OrderedDict()
+        # Until when the robots.txt of a site counts, and its text: parsed rules may take 100 times as much memory.
+        self._rules: dict[str, tuple[float, bytes]] = {}
 
     async def fetch(self, url: str) -> WebPage:
         """Fetch a page and return its text.
@@ -56,16 +53,15 @@ class PageFetch:
         """Raise a ToolError if the robots.txt of the site forbids the URL or cannot be fetched; it is cached."""
         parts = urlsplit(url)
         site = f"{parts.scheme}://{parts.netloc}"
-        rules = self._rules.get(site)
-        if rules is None or rules.until < self._clock.elapsed():
-            rules = await self._read_rules(site)
-            self._rules[site] = rules
-            while len(self._rules) > MAX_SITES:
-                self._rules.popitem(last=False)
-        if rules.robots is None or not rules.robots.can_fetch(url, AGENT):
+        until, robots = self._rules.get(site, (-math.inf, b""))
+        if until < self._clock.elapsed():
+            until, robots = self._rules[site] = await self._read_rules(site)
+            if len(self._rules) > MAX_SITES:
+                del self._rules[next(iter(self._rules))]
+        if not await asyncio.to_thread(_allows, robots, url):
             raise ToolError(f"{shown_url(url)}: the robots.txt of the site does not allow it")
 
-    async def _read_rules(self, site: str) -> _SiteRules:
+    async def _read_rules(self, site: str) -> tuple[float, bytes]:
         """Fetch the rules of a site. As RFC 9309 says, a missing file allows all pages, and a failing server none.
 
         Rules expire after `ROBOTS_SECONDS`, those of a failing server at once. Raise a ToolError if the request fails.
@@ -73,10 +69,17 @@ class PageFetch:
         until = self._clock.elapsed() + ROBOTS_SECONDS
         response = await self._client.request("GET", f"{site}/robots.txt")
         if response.status >= 500:
-            return _SiteRules(self._clock.elapsed(), None)
-        text = response.body.decode("utf-8", "replace") if response.status < 400 else ""
-        parse: Any = import_module("protego").Protego.parse
-        return _SiteRules(until, await asyncio.to_thread(parse, text))
+            return self._clock.elapsed(), _NO_PAGE
+        robots = response.body if response.status < 400 else b""
+        if len(robots) > ROBOTS_BYTES:
+            robots = robots[:ROBOTS_BYTES].rpartition(b"\n")[0]  # part of a rule could allow more
+        return until, robots
+
+
+def _allows(robots: bytes, url: str) -> bool:
+    """Return whether a robots.txt allows `AGENT` to fetch the URL."""
+    rules: Any = import_module("protego").Protego.parse(robots.decode("utf-8", "replace"))
+    return bool(rules.can_fetch(url, AGENT))
 
 
 def _page(response: WebResponse) -> WebPage:
