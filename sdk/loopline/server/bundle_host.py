@@ -35,7 +35,7 @@ from loopline.harness import (
     open_turns,
     parse_store_url,
 )
-from loopline.models import JsonObject, ModelRegistry
+from loopline.models import Json, ModelRegistry
 from loopline.react import hide_details
 from loopline.reader import ConversationReader
 from loopline.refs import HostedRef
@@ -50,6 +50,7 @@ from loopline.server.problems import RequestProblem, problem_of, unavailable
 from loopline.server.quotas import QuotaGate
 from loopline.server.read_timelines import ReadTimelines
 from loopline.server.settings import SECONDS_BETWEEN, ServerSettings
+from loopline.server.token_users import IssuerValues
 from loopline.server.webhooks import Webhooks
 from loopline.tasks import cancel_all
 
@@ -183,8 +184,8 @@ class BundleHost:
             self.signing_key, clock, seconds=settings.approval_seconds, required=not self.is_local
         )
         self.timelines: ReadTimelines = ReadTimelines()
-        self.login_fetch: tuple[float, asyncio.Task[JsonObject]] | None = None
-        """When the newest fetch of the login provider's configuration began, and the fetch."""
+        self.login_values: IssuerValues[Json] | None = None
+        """The configuration of the login provider."""
         self._sources = sources
         self._store = store
         self._blobs = blobs

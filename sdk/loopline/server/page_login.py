@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -16,7 +17,7 @@ from fastapi import APIRouter, Header
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 
-from loopline.models import Json, JsonObject, is_loopback
+from loopline.models import Json, is_loopback
 from loopline.server.access import HostDep
 from loopline.server.bundle_host import BundleHost
 from loopline.server.principals import Unauthenticated
@@ -24,8 +25,7 @@ from loopline.server.problems import not_found, unavailable
 from loopline.server.settings import PageLogin
 from loopline.server.token_users import (
     FETCH_SECONDS,
-    FRESH_SECONDS,
-    PAUSE_SECONDS,
+    IssuerValues,
     fetch_configuration,
     read_document,
 )
@@ -59,9 +59,8 @@ async def read_login(host: HostDep) -> LoginAnswer:
     if login is None:
         return LoginAnswer()
     try:
-        configuration = await _configuration(host, login)
-        url = _endpoint(configuration, "authorization_endpoint")
-    except (Unauthenticated, httpx2.HTTPError, ValueError):
+        url = await _endpoint(host, login, "authorization_endpoint")
+    except (Unauthenticated, ValueError):
         return LoginAnswer()
     return LoginAnswer(
         issuer=login.issuer, authorization_url=url, client_id=login.client_id, scope=login.scope
@@ -101,38 +100,16 @@ async def exchange_code(
     )
 
 
-async def _configuration(host: BundleHost, login: PageLogin) -> JsonObject:
-    """Return the OpenID configuration of the provider.
-
-    It is fetched again after `FRESH_SECONDS`, or `PAUSE_SECONDS` after a fetch that failed. All callers share one fetch, so
-    that strangers cannot make the server send many requests.
+async def _endpoint(host: BundleHost, login: PageLogin, name: str) -> str:
+    """Return the URL of an endpoint in the OpenID configuration of the provider.
 
     Raises:
-        Unauthenticated: the configuration is too large, or is that of another issuer.
-        ValueError: the configuration is not valid JSON.
-        httpx2.HTTPError: it cannot be fetched.
+        Unauthenticated: the configuration cannot be fetched or is that of another issuer, or the URL of the endpoint is
+            missing, or is neither https nor on this machine.
     """
-    now = host.clock.elapsed()
-    began_at, fetch = host.login_fetch or (now, None)
-    has_failed = fetch is not None and fetch.done() and (fetch.cancelled() or fetch.exception())
-    if fetch is None or now - began_at > (PAUSE_SECONDS if has_failed else FRESH_SECONDS):
-        fetch = asyncio.create_task(_fetch_configuration(login))
-        host.login_fetch = now, fetch
-    return await asyncio.shield(fetch)
-
-
-async def _fetch_configuration(login: PageLogin) -> JsonObject:
-    async with httpx2.AsyncClient(timeout=FETCH_SECONDS, follow_redirects=False) as client:
-        return await fetch_configuration(client, login.issuer)
-
-
-def _endpoint(configuration: JsonObject, name: str) -> str:
-    """Return the URL of an endpoint of the provider.
-
-    Raises:
-        Unauthenticated: the configuration does not have the endpoint, or its URL is neither https nor on this machine.
-    """
-    url = configuration.get(name)
+    if host.login_values is None:
+        host.login_values = IssuerValues(partial(fetch_configuration, login.issuer), host.clock)
+    url = await host.login_values.get(name)
     parts = urlsplit(url) if isinstance(url, str) else None
     if parts is None or not (parts.scheme == "https" or is_loopback(parts.hostname or "")):
         raise Unauthenticated(f"the issuer's configuration has no {name} with https")
@@ -143,7 +120,7 @@ async def _fetch_tokens(host: BundleHost, login: PageLogin, form: Mapping[str, s
     """Post the form to the provider's token endpoint and return its JSON; raise `Unauthenticated` if that fails."""
     auth = httpx2.BasicAuth(login.client_id, login.secret) if login.secret else None
     try:
-        url = _endpoint(await _configuration(host, login), "token_endpoint")
+        url = await _endpoint(host, login, "token_endpoint")
         async with httpx2.AsyncClient(timeout=FETCH_SECONDS, follow_redirects=False) as client:
             request = client.build_request("POST", url, data=dict(form))
             return await read_document(client, request, auth=auth)

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Generic, TypeVar, cast
 from urllib.parse import urlsplit
 
 import httpx2
@@ -30,10 +31,11 @@ KEY_TYPES = ("RSA", "EC", "OKP")
 KEYS = 100
 FETCH_SECONDS = 5.0
 FRESH_SECONDS = 300.0
-"""How long fetched keys are used before they are fetched again."""
+"""How long fetched keys and endpoints are used before they are fetched again."""
 PAUSE_SECONDS = 10.0
 """The shortest time between two fetches. It limits the fetches that tokens with unknown key ids cause."""
 LEEWAY_SECONDS = 30
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,63 @@ class ClaimNames:
     project: str = "project"
     user: str = "sub"
     roles: str = "roles"
+
+
+class IssuerValues(Generic[_Value]):
+    """The named values of a document of an issuer.
+
+    They are cached for `FRESH_SECONDS`, and fetched again for an unknown name, but at most every `PAUSE_SECONDS`. All
+    callers share one fetch, so that strangers cannot make the server send many requests.
+    """
+
+    def __init__(
+        self, fetch: Callable[[httpx2.AsyncClient], Awaitable[dict[str, _Value]]], clock: Clock
+    ) -> None:
+        self._fetch = fetch
+        self._clock = clock
+        self._values: dict[str, _Value] = {}
+        self._tried_at = -math.inf
+        self._fetched_at = -math.inf
+        self._task: asyncio.Task[None] | None = None
+
+    async def get(self, name: str) -> _Value:
+        """Return the value of a name, and fetch the values first if it is unknown or they are too old.
+
+        A caller that is cancelled does not cancel the fetch.
+
+        Raises:
+            Unauthenticated: the name is still unknown, or the values cannot be fetched.
+        """
+        now = self._clock.elapsed()
+        if now - self._fetched_at > FRESH_SECONDS:
+            self._values = {}  # old values are not used while the issuer cannot be reached
+        if name not in self._values:
+            if (self._task is None or self._task.done()) and now - self._tried_at > PAUSE_SECONDS:
+                self._task = asyncio.create_task(self._update(now))
+            if self._task is not None and not self._task.done():
+                await asyncio.shield(self._task)
+        if name not in self._values:
+            raise Unauthenticated(
+                "the issuer has no key or endpoint of this name, or could not be reached just now"
+            )
+        return self._values[name]
+
+    async def _update(self, now: float) -> None:
+        """Fetch the values, and store `now` as the time of the fetch. A cancelled fetch does not count as tried.
+
+        Raises:
+            Unauthenticated: the values cannot be fetched.
+        """
+        self._tried_at = now
+        try:
+            async with httpx2.AsyncClient(timeout=FETCH_SECONDS, follow_redirects=False) as client:
+                self._values = await self._fetch(client)
+        except asyncio.CancelledError:
+            self._tried_at = -math.inf
+            raise
+        except (httpx2.HTTPError, jwt.PyJWTError, ValueError) as error:
+            raise Unauthenticated("the issuer's document cannot be fetched now") from error
+        self._fetched_at = now
 
 
 class TokenUsers:
@@ -79,11 +138,7 @@ class TokenUsers:
         self._audience = audience
         self._jwks_url = jwks_url
         self._names = names or ClaimNames()
-        self._clock = clock or SystemClock()
-        self._keys: dict[str, jwt.PyJWK] = {}
-        self._tried_at = -math.inf
-        self._fetched_at = -math.inf
-        self._fetch: asyncio.Task[None] | None = None
+        self._keys = IssuerValues(self._fetch_keys, clock or SystemClock())
 
     async def authenticate(self, token: str) -> Principal:
         """Return the principal of a token. It may fetch the issuer's keys first.
@@ -116,7 +171,7 @@ class TokenUsers:
             raise Unauthenticated("the token is not a JSON Web Token") from error
         match header:
             case {"alg": str(algorithm), "kid": str(key_id)} if algorithm in ALGORITHMS:
-                key = await self._key(key_id)
+                key = await self._keys.get(key_id)
             case _:
                 raise Unauthenticated(
                     "the token has no key id, or a signature algorithm that is not accepted"
@@ -138,60 +193,21 @@ class TokenUsers:
                 raise Unauthenticated(f"the claim {name!r} of the token is not a number")
         return cast("JsonObject", claims)
 
-    async def _key(self, key_id: str) -> jwt.PyJWK:
-        """Return the public key of that id, and fetch the keys first if it is unknown or they are too old.
-
-        Keys are fetched at most every `PAUSE_SECONDS`. A caller that is cancelled does not cancel the fetch.
-
-        Raises:
-            Unauthenticated: the key is still unknown, or the keys cannot be fetched.
-        """
-        now = self._clock.elapsed()
-        if now - self._fetched_at > FRESH_SECONDS:
-            self._keys = {}  # old keys are not used while the issuer cannot be reached
-        if key_id not in self._keys:
-            is_fetching = self._fetch is not None and not self._fetch.done()
-            if not is_fetching and now - self._tried_at > PAUSE_SECONDS:
-                self._fetch = asyncio.create_task(self._update_keys(now))
-                is_fetching = True
-            if is_fetching and self._fetch is not None:
-                await asyncio.shield(self._fetch)
-        if key_id not in self._keys:
-            raise Unauthenticated(
-                "the issuer of the token has no key of this id, or could not be reached just now"
-            )
-        return self._keys[key_id]
-
-    async def _update_keys(self, now: float) -> None:
-        """Fetch the keys, and store `now` as the time of the fetch. A cancelled fetch does not count as tried."""
-        self._tried_at = now
-        try:
-            await self._fetch_keys()
-        except asyncio.CancelledError:
-            self._tried_at = -math.inf
-            raise
-        self._fetched_at = now
-
-    async def _fetch_keys(self) -> None:
-        """Replace the cached keys by those of the issuer; raise `Unauthenticated` if fetching or parsing fails."""
-        try:
-            async with httpx2.AsyncClient(timeout=FETCH_SECONDS, follow_redirects=False) as client:
-                url = self._jwks_url or await self._discover_url(client)
-                document = await read_document(client, client.build_request("GET", url))
-            self._keys = dict(_public_keys(document))
-        except (httpx2.HTTPError, jwt.PyJWTError, ValueError) as error:
-            raise Unauthenticated("the keys of the issuer cannot be fetched now") from error
+    async def _fetch_keys(self, client: httpx2.AsyncClient) -> dict[str, jwt.PyJWK]:
+        """Fetch the public keys of the issuer by their ids. The errors are those of `fetch_configuration`."""
+        url = self._jwks_url or await self._discover_url(client)
+        return dict(_public_keys(await read_document(client, client.build_request("GET", url))))
 
     async def _discover_url(self, client: httpx2.AsyncClient) -> str:
         """Return the URL of the keys in the issuer's OpenID configuration."""
-        match await fetch_configuration(client, self._issuer):
+        match await fetch_configuration(self._issuer, client):
             case {"jwks_uri": str(jwks_url)}:
                 return jwks_url
             case _:
                 raise Unauthenticated("the issuer's configuration has no keys")
 
 
-async def fetch_configuration(client: httpx2.AsyncClient, issuer: str) -> JsonObject:
+async def fetch_configuration(issuer: str, client: httpx2.AsyncClient) -> JsonObject:
     """Fetch the OpenID configuration of an issuer.
 
     Raises:
@@ -225,7 +241,10 @@ async def read_document(
                 raise Unauthenticated(
                     f"the issuer's document has more than {DOCUMENT_BYTES:,} bytes"
                 )
-    document: Json = json.loads(data)
+    try:
+        document: Json = json.loads(data)
+    except RecursionError as error:
+        raise ValueError("the issuer's document is nested too deeply") from error
     return document
 
 
