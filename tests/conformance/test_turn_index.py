@@ -16,7 +16,6 @@ import pytest
 
 from loopline.memory import (
     IndexedConversation,
-    MemoryTurnIndex,
     Owner,
     QueryVector,
     Target,
@@ -63,15 +62,14 @@ async def opening(kind: str, folder: Path) -> AsyncGenerator[OpenIndex]:
             log = await PostgresLog.open(server.store_url(database))
             await stack.enter_async_context(log)
             yield lambda: close(PostgresTurnIndex(log.database))
+        elif kind == "memory":
+            yield lambda: close(MemoryFile())
         else:
             yield lambda: close(MemoryFile(folder / "talk.db-memory"))
 
 
 @pytest.fixture(params=["memory", *FILES])
 async def index(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[TurnIndex]:
-    if request.param == "memory":
-        yield MemoryTurnIndex()
-        return
     async with opening(request.param, tmp_path) as open_index:
         yield open_index()
 
@@ -462,6 +460,30 @@ async def test_a_text_comes_back_with_every_character(
     assert [each.text for each in await found(open_index(), TurnQuery(owner=ANN, text="tea"))] == [
         text
     ]
+
+
+# In memory.
+
+
+async def test_cancelled_searches_and_updates_do_not_empty_an_index_in_memory() -> None:
+    index = MemoryFile()
+    await fill(index, said("tea"))
+    for moments in range(20):
+        tasks = [
+            asyncio.create_task(found(index, TurnQuery(owner=ANN, text="tea"))),
+            asyncio.create_task(fill(index, said("coffee", conversation="other"))),
+            asyncio.create_task(found(index, TurnQuery(owner=ANN, text="tea"))),
+        ]
+        for _ in range(moments):
+            await asyncio.sleep(0.0002)
+        for task in tasks[:2]:
+            task.cancel()
+        await asyncio.wait(tasks)
+        assert tasks[2].result() == [said("tea")]
+        coffee = await found(index, TurnQuery(owner=ANN, text="coffee"))
+        assert len(coffee) == len(await index.read_progress(ANN)) - 1
+        await index.remove(ANN.key("other"))
+    await index.close()
 
 
 # The file.

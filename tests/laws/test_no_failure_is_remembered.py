@@ -15,7 +15,8 @@ from loopline.files.clamd import ClamdScanner
 from loopline.knowledge import KnowledgeSpace
 from loopline.knowledge.fts import FtsIndexes
 from loopline.knowledge.space import RETRY_SECONDS
-from loopline.memory import ConversationMemory, MemoryTurnIndex
+from loopline.memory import ConversationMemory
+from loopline.memory.turn_file import MemoryFile
 from loopline.sandbox.docker_daemon import DaemonError, DockerDaemon
 from loopline.search import Embedder, EmbeddingError, SharedEmbedder, Vector
 from loopline.server import ServerSettings, app
@@ -144,7 +145,7 @@ async def test_memory_that_has_its_vectors_names_no_problem_of_before() -> None:
     log, away = MemoryLog(FakeClock()), AwayEmbedder()
     away.is_away = False
     await log.append(HERE, [prompt("green tea")], seen=0)
-    memory = ConversationMemory(log, MemoryTurnIndex, FakeClock(), SharedEmbedder(lambda: away))
+    memory = ConversationMemory(log, MemoryFile, FakeClock(), SharedEmbedder(lambda: away))
     await memory.ready(user="ann")
     problems = list[str]()
     for away.is_away in (True, False):

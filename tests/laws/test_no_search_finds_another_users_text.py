@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from loopline.memory import ConversationMemory, MemoryTurnIndex, Owner, Scope, TurnHit, TurnIndex
+from loopline.memory import ConversationMemory, Owner, Scope, TurnHit, TurnIndex
 from loopline.memory.postgres_turn_index import PostgresTurnIndex
 from loopline.memory.turn_file import MemoryFile
 from loopline.search import SharedEmbedder
@@ -36,7 +36,7 @@ async def open_index(
         async with await PostgresLog.open(running_postgres().store_url()) as log:
             yield partial(PostgresTurnIndex, log.database)
     else:
-        yield MemoryTurnIndex if request.param == "memory" else partial(MemoryFile, tmp_path / "m")
+        yield MemoryFile if request.param == "memory" else partial(MemoryFile, tmp_path / "m")
 
 
 def shown(hits: list[TurnHit]) -> str:

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loopline import timeline as tl
-from loopline.memory import ConversationMemory, MemoryTurnIndex, Owner, UserFacts
+from loopline.memory import ConversationMemory, Owner, UserFacts
+from loopline.memory.turn_file import MemoryFile
 from loopline.search import SharedEmbedder
 from loopline.testing import FakeClock
 from tests.support.examples import examples
@@ -48,7 +49,7 @@ async def check(told: list[Told]) -> None:
     log = tl.MemoryLog(FakeClock(NOW))
     words = [await remember(log, number, each) for number, each in enumerate(told)]
     embedder = SharedEmbedder(WordEmbedder)
-    memory = ConversationMemory(log, MemoryTurnIndex, FakeClock(NOW), embedder)
+    memory = ConversationMemory(log, MemoryFile, FakeClock(NOW), embedder)
     facts = UserFacts(log)
     for owner in OWNERS:
         for here in ("tea", "garden"):
@@ -63,6 +64,7 @@ async def check(told: list[Told]) -> None:
                 f"They like {word}", user=owner.user, tenant=owner.tenant, project=owner.project
             )
             assert not any(word in excerpt.text for hit in hits for excerpt in hit.excerpts)
+    await memory.close()
 
 
 @examples(25)

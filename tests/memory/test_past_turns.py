@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pytest
 from loopline import LooplineError
 from loopline import timeline as tl
 from loopline.harness.spaces import open_memory
-from loopline.memory import ConversationMemory, MemoryTurnIndex, Owner, Target
+from loopline.memory import ConversationMemory, Owner, Target
 from loopline.memory.turn_file import MemoryFile
 from loopline.testing import FakeClock
 from loopline.timeline.prompt_blocks import RangeSummary
@@ -31,7 +31,7 @@ class Talk:
     def __init__(self) -> None:
         self.clock = FakeClock(NOW)
         self.log = tl.MemoryLog(self.clock)
-        self.index = MemoryTurnIndex()
+        self.index = MemoryFile()
         self.memory = ConversationMemory(self.log, lambda: self.index, self.clock)
 
     async def tell(self, *turns: str, name: str = "tea", days_ago: float = 1) -> None:
@@ -60,8 +60,10 @@ class RoundReadsCounted(tl.MemoryLog):
 
 
 @pytest.fixture
-def talk() -> Talk:
-    return Talk()
+async def talk() -> AsyncIterator[Talk]:
+    talk = Talk()
+    yield talk
+    await talk.memory.close()
 
 
 async def test_a_turn_is_found_by_words_of_its_prompt_or_answer(talk: Talk) -> None:
@@ -180,24 +182,26 @@ async def test_each_of_many_recalls_is_looked_up_and_the_rounds_are_read_once() 
         start = round_start(takes=(said if number % 2 else 0,), model="", protocol="", renderer=0)
         turn += [tl.UserPrompt(text=f"tea {number}"), start, tl.UserRecalled(said=said)]
     await log.restore(TEA, blocks_of([turn], NOW))
-    memory = ConversationMemory(log, MemoryTurnIndex, FakeClock(NOW))
+    memory = ConversationMemory(log, MemoryFile, FakeClock(NOW))
     hits = await memory.search("tea", user="ann", limit=100)
+    await memory.close()
     assert {hit.text for hit in hits} <= {f"tea {number}" for number in range(1, 50, 2)}
     assert hits
     assert log.round_reads == 1
 
 
 async def test_searches_at_the_same_time_open_one_index(talk: Talk) -> None:
-    opened = list[MemoryTurnIndex]()
+    opened = list[MemoryFile]()
 
-    def open_index() -> MemoryTurnIndex:
+    def open_index() -> MemoryFile:
         time.sleep(0.01)
-        opened.append(MemoryTurnIndex())
+        opened.append(MemoryFile())
         return opened[-1]
 
     await talk.tell("green tea")
     memory = ConversationMemory(talk.log, open_index, talk.clock)
     found = await asyncio.gather(*(memory.search("tea", user="ann") for _ in range(5)))
+    await memory.close()
     assert [[hit.turn_id for hit in hits] for hits in found] == [["turn_1"]] * 5
     assert len(opened) == 1
 

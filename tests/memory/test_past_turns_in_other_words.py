@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from weakref import WeakSet
@@ -14,8 +14,9 @@ import pytest
 
 from loopline import Bundle, Harness
 from loopline.errors import KnowledgeError
-from loopline.memory import ConversationMemory, MemoryTurnIndex, Owner, TurnHit
+from loopline.memory import ConversationMemory, Owner, TurnHit
 from loopline.memory.conversation_memory import MAX_AWAITED_TEXTS
+from loopline.memory.turn_file import MemoryFile
 from loopline.search import EmbeddingError, SharedEmbedder, Vector, VectorState
 from loopline.testing import FakeClock, Say, ScriptedModel
 from loopline.timeline import ConversationKey, MemoryLog, UserPrompt
@@ -64,9 +65,9 @@ class BrokenEmbedder(WordEmbedder):
 class Past:
     """A log with one conversation, and its memory with an embedder."""
 
-    def __init__(self, embedder: WordEmbedder) -> None:
+    def __init__(self, embedder: WordEmbedder, index: MemoryFile) -> None:
         self.log = MemoryLog(FakeClock(NOW))
-        self.index = MemoryTurnIndex()
+        self.index = index
         self.memory = self.reopened(embedder)
 
     def reopened(self, embedder: WordEmbedder) -> ConversationMemory:
@@ -82,8 +83,15 @@ class Past:
         return await self.memory.search(query, user="ann")
 
 
-async def test_a_turn_is_found_in_other_words() -> None:
-    past = Past(ThesaurusEmbedder())
+@pytest.fixture
+async def index() -> AsyncIterator[MemoryFile]:
+    index = MemoryFile()
+    yield index
+    await index.close()
+
+
+async def test_a_turn_is_found_in_other_words(index: MemoryFile) -> None:
+    past = Past(ThesaurusEmbedder(), index)
     await past.tell("green tea", "black coffee")
     hit, *rest = await past.search("beverage")
     assert (hit.text, rest) == ("green tea", [])
@@ -93,14 +101,16 @@ async def test_a_turn_is_found_in_other_words() -> None:
     assert 0 < hit.relevance <= 1
 
 
-async def test_a_name_is_found_by_its_word_whatever_the_vectors_say() -> None:
-    past = Past(ThesaurusEmbedder())
+async def test_a_name_is_found_by_its_word_whatever_the_vectors_say(index: MemoryFile) -> None:
+    past = Past(ThesaurusEmbedder(), index)
     await past.tell("tea tea tea", "the samovar")
     assert [hit.text for hit in await past.search("samovar")] == ["the samovar"]
 
 
-async def test_vectors_do_not_displace_what_a_word_of_a_longer_question_finds() -> None:
-    past = Past(NamelessEmbedder())
+async def test_vectors_do_not_displace_what_a_word_of_a_longer_question_finds(
+    index: MemoryFile,
+) -> None:
+    past = Past(NamelessEmbedder(), index)
     await past.tell(*(f"tea number {n}" for n in range(9)), "the samovar sings")
     hits = await past.search("which beverage did mother always brew, pouring from our samovar")
     assert "the samovar sings" in [hit.text for hit in hits]
@@ -108,10 +118,10 @@ async def test_vectors_do_not_displace_what_a_word_of_a_longer_question_finds() 
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
 
 
-async def test_words_find_texts_whose_vectors_are_not_made_yet() -> None:
+async def test_words_find_texts_whose_vectors_are_not_made_yet(index: MemoryFile) -> None:
     embedder = ThesaurusEmbedder()
     embedder.open.clear()
-    past = Past(embedder)
+    past = Past(embedder, index)
     await past.tell(*(f"tea {n}" for n in range(MANY)), "the samovar")
     assert [hit.text for hit in await past.search("samovar")] == ["the samovar"]
     assert await past.search("beverage") == []
@@ -121,14 +131,16 @@ async def test_words_find_texts_whose_vectors_are_not_made_yet() -> None:
     assert len(await past.search("beverage")) == 5
 
 
-async def test_the_first_search_of_many_turns_does_not_wait_for_the_embedder() -> None:
+async def test_the_first_search_of_many_turns_does_not_wait_for_the_embedder(
+    index: MemoryFile,
+) -> None:
     may_load = threading.Event()
 
     def load() -> ThesaurusEmbedder:
         may_load.wait()
         return ThesaurusEmbedder()
 
-    past = Past(ThesaurusEmbedder())
+    past = Past(ThesaurusEmbedder(), index)
     past.memory = ConversationMemory(
         past.log, lambda: past.index, FakeClock(NOW), SharedEmbedder(load)
     )
@@ -143,8 +155,8 @@ async def test_the_first_search_of_many_turns_does_not_wait_for_the_embedder() -
     assert len(await past.search("beverage")) == 5
 
 
-async def test_waiting_for_vectors_counts_them() -> None:
-    past = Past(ThesaurusEmbedder())
+async def test_waiting_for_vectors_counts_them(index: MemoryFile) -> None:
+    past = Past(ThesaurusEmbedder(), index)
     await past.tell(*(f"tea {n}" for n in range(20)))
     counts = list[tuple[int, int]]()
     await past.memory.ready(user="ann", progress=lambda done, total: counts.append((done, total)))
@@ -152,9 +164,9 @@ async def test_waiting_for_vectors_counts_them() -> None:
     assert await past.memory.vectors(user="ann") == VectorState(20, 20, is_ready=True)
 
 
-async def test_a_text_is_embedded_once_whoever_says_it_again() -> None:
+async def test_a_text_is_embedded_once_whoever_says_it_again(index: MemoryFile) -> None:
     embedder = ThesaurusEmbedder()
-    past = Past(embedder)
+    past = Past(embedder, index)
     await past.tell("green tea")
     await past.search("beverage")
     await past.tell("green tea", "black tea", name="other")
@@ -162,8 +174,8 @@ async def test_a_text_is_embedded_once_whoever_says_it_again() -> None:
     assert sorted(embedder.embedded) == ["black tea", "green tea"]
 
 
-async def test_what_is_forgotten_has_no_vector() -> None:
-    past = Past(ThesaurusEmbedder())
+async def test_what_is_forgotten_has_no_vector(index: MemoryFile) -> None:
+    past = Past(ThesaurusEmbedder(), index)
     await past.tell("green tea")
     await past.memory.ready(user="ann")
     await past.log.forget(ANN.key("tea"))
@@ -171,8 +183,8 @@ async def test_what_is_forgotten_has_no_vector() -> None:
     assert await past.memory.vectors(user="ann") == VectorState(0, 0, is_ready=True)
 
 
-async def test_words_are_searched_when_no_vectors_can_be_made() -> None:
-    past = Past(BrokenEmbedder())
+async def test_words_are_searched_when_no_vectors_can_be_made(index: MemoryFile) -> None:
+    past = Past(BrokenEmbedder(), index)
     await past.tell("green tea")
     assert [hit.text for hit in await past.search("tea")] == ["green tea"]
     state = await past.memory.vectors(user="ann")
@@ -182,8 +194,8 @@ async def test_words_are_searched_when_no_vectors_can_be_made() -> None:
         await past.memory.ready(user="ann")
 
 
-async def test_the_problem_of_a_user_is_not_shown_to_another() -> None:
-    past = Past(BrokenEmbedder())
+async def test_the_problem_of_a_user_is_not_shown_to_another(index: MemoryFile) -> None:
+    past = Past(BrokenEmbedder(), index)
     await past.tell("green tea")
     await past.search("tea")
     state = await past.memory.vectors(user="bob")
@@ -191,10 +203,10 @@ async def test_the_problem_of_a_user_is_not_shown_to_another() -> None:
     assert state.problem == ""
 
 
-async def test_a_finished_task_is_not_kept() -> None:
+async def test_a_finished_task_is_not_kept(index: MemoryFile) -> None:
     embedder = ThesaurusEmbedder()
     embedder.open.clear()
-    past = Past(embedder)
+    past = Past(embedder, index)
     await past.tell(*(f"tea {n}" for n in range(MANY)))
     before = asyncio.all_tasks()
     await past.search("beverage")
@@ -206,15 +218,16 @@ async def test_a_finished_task_is_not_kept() -> None:
     assert len(tasks) == 0
 
 
-async def test_closing_stops_vectors_that_are_being_made() -> None:
+async def test_closing_stops_vectors_that_are_being_made(tmp_path: Path) -> None:
     embedder = ThesaurusEmbedder()
     embedder.open.clear()
-    past = Past(embedder)
+    past = Past(embedder, MemoryFile(tmp_path / "m"))
     await past.tell(*(f"tea {n}" for n in range(MANY)))
     await past.search("beverage")
     await past.memory.close()
     embedder.open.set()
     assert await past.index.vector_state(ANN, embedder.key) == VectorState(0, MANY)
+    await past.index.close()
 
 
 async def test_a_property_names_the_embedder_of_memory(tmp_path: Path) -> None:

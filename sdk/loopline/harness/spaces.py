@@ -17,7 +17,7 @@ from loopline.bundle import Properties, commits_of
 from loopline.clock import Clock
 from loopline.errors import KnowledgeError, StoreError
 from loopline.harness import read_only_store
-from loopline.memory import ConversationMemory, MemoryTurnIndex, TurnIndex
+from loopline.memory import ConversationMemory, TurnIndex
 from loopline.memory.postgres_turn_index import HasTurnDatabase, PostgresTurnIndex
 from loopline.models import Json
 from loopline.reader import KnowledgeRead
@@ -350,13 +350,10 @@ def open_memory(
     """
 
     def open_index() -> TurnIndex:
-        """Return an index in a file next to the store file, or in the store's database, otherwise in memory."""
-        if store_file is not None:
-            from loopline.memory.turn_file import MemoryFile
-
-            return MemoryFile(memory_file(store_file.resolve()))
-        if isinstance(store, HasTurnDatabase):
+        if store_file is None and isinstance(store, HasTurnDatabase):
             return PostgresTurnIndex(store.database)
-        return MemoryTurnIndex()
+        from loopline.memory.turn_file import IN_MEMORY, MemoryFile
+
+        return MemoryFile(IN_MEMORY if store_file is None else memory_file(store_file.resolve()))
 
     return ConversationMemory(log, open_index, clock, embedder)

@@ -7,7 +7,6 @@ from loopline.memory.conversation_memory import Scope as Scope
 from loopline.memory.conversation_memory import TurnFilterOptions as TurnFilterOptions
 from loopline.memory.turn_hits import TurnHit as TurnHit
 from loopline.memory.turn_index import IndexedConversation as IndexedConversation
-from loopline.memory.turn_index import MemoryTurnIndex as MemoryTurnIndex
 from loopline.memory.turn_index import QueryVector as QueryVector
 from loopline.memory.turn_index import TurnIndex as TurnIndex
 from loopline.memory.turn_index import TurnIndexDamaged as TurnIndexDamaged

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Literal, TypedDict, Unpack
+from typing import Literal, TypedDict, Unpack, get_args
 
 from loopline import timeline as tl
 from loopline.clock import Clock
@@ -172,7 +172,7 @@ class TurnVectors:
 
 
 Scope = Literal["conversation", "user"]
-SCOPES: tuple[Scope, ...] = ("conversation", "user")
+SCOPES: tuple[Scope, ...] = get_args(Scope)
 BLOCKS_AT_ONCE = 500
 CONVERSATIONS_AT_ONCE = 64
 """The most conversations that share a transaction of the index, whose statements cost as much for one as for many."""

@@ -1,4 +1,4 @@
-"""The index of past turns in a SQLite FTS5 file, through aiosqlite."""
+"""The index of past turns in a SQLite FTS5 database, in a file or in memory, through aiosqlite."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from heapq import nlargest
 from pathlib import Path
 from threading import Thread
@@ -54,6 +54,7 @@ from loopline.timeline import ConversationKey
 
 APPLICATION_ID = 0x4C4F4F4D  # "LOOM"
 FORMAT = 2
+IN_MEMORY = Path(":memory:")
 BUSY_SECONDS = 5.0
 RETRY_SECONDS = 0.005
 on_connect: list[Callable[[aiosqlite.Connection], Awaitable[object]]] = []
@@ -104,7 +105,6 @@ AND (:since IS NULL OR ts >= :since) AND (:until IS NULL OR ts <= :until)
 """The limits of a query without its ordinal."""
 
 _CONVERSATIONS = f"SELECT id, name, uid, head FROM conversation WHERE {_OWNED}"
-_CONVERSATION = f"{_CONVERSATIONS} AND name = :name"
 _NAMED = f"{_CONVERSATIONS} AND name IN (SELECT value FROM json_each(:names))"
 _SET_PROGRESS = """
 INSERT INTO conversation(tenant, project, user, name, uid, head)
@@ -145,11 +145,6 @@ _NUMBERED = (
 _COUNT_TEXTS = f"SELECT count(*) {_TEXTS} WHERE {_OWNED}"
 _COUNT_MATCHES = "SELECT count(*) FROM words WHERE words MATCH :match"
 
-_WITH_VECTORS = f"""
-{_TEXTS}
-LEFT JOIN vector ON vector.digest = turn_text.digest AND vector.embedder = :embedder
-WHERE {_OWNED}
-"""
 _DIGESTS = f"SELECT turn_text.id, digest {_TEXTS} WHERE {_ALLOWED}"
 _VECTORS = f"""
 SELECT digest, data FROM vector WHERE embedder = :embedder AND digest IN (
@@ -173,7 +168,8 @@ INSERT OR IGNORE INTO vector(digest, embedder, data) SELECT :digest, :embedder, 
 WHERE EXISTS (SELECT 1 {_TEXTS} WHERE {_OWNED} AND digest = :digest)
 """
 _COUNT_VECTORS = f"""
-SELECT count(DISTINCT vector.digest), count(DISTINCT turn_text.digest) {_WITH_VECTORS}
+SELECT count(DISTINCT vector.digest), count(DISTINCT turn_text.digest) {_TEXTS}
+LEFT JOIN vector ON vector.digest = turn_text.digest AND vector.embedder = :embedder WHERE {_OWNED}
 """
 
 
@@ -220,10 +216,15 @@ async def _execute_many(
 
 
 class MemoryFile:
-    """An index of turns in a file. The first use opens the file. An instance belongs to one event loop."""
+    """An index of turns in a file, or in memory until it is closed. The first use opens it.
 
-    def __init__(self, path: Path) -> None:
+    An instance belongs to one event loop.
+    """
+
+    def __init__(self, path: Path = IN_MEMORY) -> None:
         self._path = path
+        # A database in memory has only one connection, so one task at a time uses it.
+        self._turn = asyncio.Lock() if path == IN_MEMORY else nullcontext()
         self._vectors = OwnerVectors()
         self._idle: list[aiosqlite.Connection] | None = None
         self._opening = asyncio.Lock()
@@ -244,11 +245,7 @@ class MemoryFile:
             named = {**_owner_parameters(owner), "names": names}
             rows = await _rows(connection, _NAMED, named)
             stored = {name: IndexedConversation(uid=uid, head=head) for _, name, uid, head in rows}
-            stored_ids = {name: id for id, name, *_ in rows}
             accepted = accepted_updates(updates, stored)
-            for update in accepted:
-                if update.before is not None and update.before.uid != update.after.uid:
-                    await self._remove_texts(connection, stored_ids[update.conversation])
             progress = [
                 {
                     **named,
@@ -260,10 +257,12 @@ class MemoryFile:
             ]
             await _execute_many(connection, _SET_PROGRESS, progress)
             ids = {name: id for id, name, *_ in await _rows(connection, _NAMED, named)}
-            await self._add_texts(connection, owner, ids, accepted)
             for update in accepted:
-                if update.recalled:
+                if update.before is not None and update.before.uid != update.after.uid:
+                    await self._remove_texts(connection, ids[update.conversation])
+                elif update.recalled:
                     await self._remove_texts(connection, ids[update.conversation], update.recalled)
+            await self._add_texts(connection, owner, ids, accepted)
         if any(update.recalled for update in accepted):
             self._vectors.forget(owner)
         return [update.conversation for update in accepted]
@@ -305,7 +304,8 @@ class MemoryFile:
 
         Without words these are the newest turns, with an ordinal the turns at that position.
         """
-        parameters = _owner_parameters(query.owner) | limits_of(query)
+        embedder = "" if vector is None else vector.embedder
+        parameters = _owner_parameters(query.owner, embedder) | limits_of(query)
         parameters["targets"] = json.dumps(query.targets)
         statement = turns_statement(
             query.ordinal, columns=_FULL_TEXTS, texts=_TEXTS, allowed=_ALLOWED
@@ -354,12 +354,11 @@ class MemoryFile:
     ) -> dict[int, float]:
         """Return the cosine of each allowed text that has a vector, by the number of the text."""
         texts = cast("list[tuple[int, bytes]]", await _rows(connection, _DIGESTS, parameters))
-        named = _owner_parameters(owner, vector.embedder)
 
         async def read(digests: Collection[bytes] | None) -> Sequence[Any]:
             names = None if digests is None else [digest.hex().upper() for digest in digests]
-            listed = {"digests": None if names is None else json.dumps(names)}
-            return await _rows(connection, _VECTORS, named | listed)
+            listed = None if names is None else json.dumps(names)
+            return await _rows(connection, _VECTORS, {**parameters, "digests": listed})
 
         return await self._vectors.cosines(owner, vector, texts, read)
 
@@ -397,18 +396,15 @@ class MemoryFile:
         self._vectors.forget(owner)
         if self._idle is None and not await asyncio.to_thread(self._path.exists):
             return
-        named = {**_owner_parameters(owner), "name": conversation.name}
+        named = {**_owner_parameters(owner), "names": json.dumps([conversation.name])}
         async with self._writing() as connection:
-            for number, *_ in await _rows(connection, _CONVERSATION, named):
-                await self._remove(connection, number)
+            for number, *_ in await _rows(connection, _NAMED, named):
+                await self._remove_texts(connection, number)
+                await _rows(connection, _REMOVE_CONVERSATION, {"conversation": number})
                 await _rows(connection, _PURGE_WORDS, {})
         # Also without a row: a process may have been killed after it removed the row and before the checkpoint.
         async with self._reading() as connection:
             await _rows(connection, "PRAGMA wal_checkpoint(TRUNCATE)", {})
-
-    async def _remove(self, connection: aiosqlite.Connection, conversation: int) -> None:
-        await self._remove_texts(connection, conversation)
-        await _rows(connection, _REMOVE_CONVERSATION, {"conversation": conversation})
 
     async def _remove_texts(
         self,
@@ -427,7 +423,7 @@ class MemoryFile:
         await asyncio.to_thread(_unlink, self._path)
 
     async def close(self) -> None:
-        """Close the file; a later use opens it again."""
+        """Close the database; a later use opens it again, or a new one if it was in memory."""
         idle = self._idle or []
         self._idle = None
         self._vectors.clear()
@@ -436,19 +432,20 @@ class MemoryFile:
 
     @asynccontextmanager
     async def _reading(self) -> AsyncGenerator[aiosqlite.Connection]:
-        """Yield a connection that no other task uses. An error closes it, which rolls a transaction back."""
-        async with self._errors():
+        """Yield a connection that no other task uses. An error rolls its transaction back."""
+        async with self._errors(), self._turn:
             idle = await self._open()
             connection = idle.pop() if idle else await _connect(self._path)
             try:
                 yield connection
             except BaseException:
-                await connection.close()
+                await connection.rollback()
                 raise
-            if idle is self._idle:
-                idle.append(connection)
-            else:  # the file was closed meanwhile
-                await connection.close()
+            finally:
+                if idle is self._idle:
+                    idle.append(connection)
+                else:  # the index was closed meanwhile
+                    await connection.close()
 
     @asynccontextmanager
     async def _writing(self) -> AsyncGenerator[aiosqlite.Connection]:
@@ -491,7 +488,7 @@ def _unlink(path: Path) -> None:
 
 
 async def _connect(path: Path) -> aiosqlite.Connection:
-    """Open or create the file, with a write-ahead log and secure deletion; a new file is readable only by its user.
+    """Open or create the database, with a write-ahead log and secure deletion; a new file is readable only by its user.
 
     Each function in `on_connect` is called with the connection.
     """
@@ -499,7 +496,8 @@ async def _connect(path: Path) -> aiosqlite.Connection:
     def create() -> None:
         os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
 
-    await asyncio.to_thread(create)
+    if path != IN_MEMORY:
+        await asyncio.to_thread(create)
     connecting = aiosqlite.connect(path, isolation_level=None, timeout=BUSY_SECONDS)
     # aiosqlite has no option for it: a program that does not close its index would wait for the thread when it ends.
     thread = vars(connecting).get("_thread")

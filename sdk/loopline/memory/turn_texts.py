@@ -18,7 +18,7 @@ from loopline.timeline.prompt_blocks import RangeSummary
 
 Target = Literal["user", "assistant", "attachment", "notes", "summary", "lesson"]
 """The kind of a text: of the user, an answer, an attached file, notes of the model, a summary, or a lesson."""
-TARGETS: tuple[Target, ...] = ("user", "assistant", "attachment", "notes", "summary", "lesson")
+TARGETS: tuple[Target, ...] = get_args(Target)
 PASSAGE_CHARACTERS = 1_000
 """The length of a passage in which a longer text is searched. Embedders read about this number of characters."""
 DIGEST_BYTES = 16
@@ -153,9 +153,7 @@ def _texts(conversation: str, block: tl.Block, target: Target, text: str) -> Ite
 def _passage_ref(block: tl.Block, start: int, end: int) -> str:
     """Return the ref of the block with the span of the passage; without it for refs that cannot have a span."""
     ref = block.name
-    if isinstance(
-        ref, PlanRef | ConversationRef | HostedRef
-    ):  # these kinds of refs cannot have a span
+    if isinstance(ref, PlanRef | ConversationRef | HostedRef):
         return str(ref)
     return str(replace_span(ref, Characters(start + 1, end)))
 
@@ -204,16 +202,6 @@ class TurnQuery:
         """The words to search for; empty if the text has only stop words."""
         terms = query_terms(well_formed(self.text))
         return () if STOP_WORDS.issuperset(terms) else terms
-
-    def may_find(self, text: TurnText) -> bool:
-        """Return True if a text of the owner is within the limits of the query; the ordinal is not checked."""
-        return (
-            text.target in self.targets
-            and self.conversation in (None, text.conversation)
-            and not (text.conversation == self.current and text.turn >= self.before_turn)
-            and (self.since is None or text.ts >= self.since)
-            and (self.until is None or text.ts <= self.until)
-        )
 
 
 _WORDS = """
