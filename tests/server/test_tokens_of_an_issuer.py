@@ -37,6 +37,7 @@ class Issuer:
     )
     asked: int = 0
     is_down: bool = False
+    answer: bytes = b""
     pause: float = 0.0
 
     def rotate(self, key_id: str) -> None:
@@ -89,7 +90,7 @@ def issuer() -> Generator[Issuer]:
                 self.send_error(503)
                 return
             sleep(made.pause)
-            self.answer(json.dumps(made.document(self.path)).encode())
+            self.answer(made.answer or json.dumps(made.document(self.path)).encode())
 
     with http_server(Handler) as made.url:
         yield made
@@ -138,6 +139,12 @@ async def test_an_issuer_that_is_down_is_asked_once_in_a_while_and_nobody_is_let
     with pytest.raises(Unauthenticated):
         await users.authenticate(issuer.token("k2"))
     assert (await users.authenticate(token)).user == "ann", "a key that is not known costs no other"
+
+
+async def test_an_issuer_whose_document_is_nested_too_deeply_lets_nobody_in(issuer: Issuer) -> None:
+    issuer.answer = b"[" * 100_000
+    with pytest.raises(Unauthenticated):
+        await TokenUsers(issuer.url, AUDIENCE).authenticate(issuer.token())
 
 
 def unsigned(issuer: Issuer) -> str:
