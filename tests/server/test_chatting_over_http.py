@@ -172,6 +172,15 @@ def test_a_message_in_the_background_is_answered_with_its_receipt(client: httpx2
         assert until(sse_records(events), "react.exit")[-1][1] == "react.exit"
 
 
+def test_a_receipt_has_the_address_of_a_conversation_whose_name_has_slashes(
+    client: httpx2.Client,
+) -> None:
+    receipt = say(client, "team%2Ftea%3F", "tea", background=True).json()
+    assert receipt["conversation_id"] == "team/tea?"
+    with client.stream("GET", receipt["events"]) as events:
+        assert until(sse_records(events), "react.exit")[-1][1] == "react.exit"
+
+
 def test_an_idempotency_key_sends_a_message_once(client: httpx2.Client) -> None:
     headers = {"Idempotency-Key": "k1"}
     send = [

@@ -33,10 +33,11 @@ from openai.types.responses import (
 )
 from openai.types.shared_params import FunctionDefinition
 
+from loopline import Bundle
 from loopline.models import Capabilities, Prompt, Reply, StopReason, TextDelta, ToolCall, Usage
 from loopline.server import app
 from tests.support.echo_model import answered
-from tests.support.live_server import SHOP, serving
+from tests.support.live_server import SHOP, in_process, serving
 
 HERE = "/conversations/default/default"
 WAITED = "The tool said: [tc:turn_1.c1.result]\nwaited"
@@ -94,6 +95,13 @@ def test_the_bundles_are_the_models(client: OpenAI) -> None:
     assert client.models.retrieve("shop").owned_by == "loopline"
     with pytest.raises(openai.NotFoundError, match="no bundle 'gpt-5' is served here: shop"):
         client.models.retrieve("gpt-5")
+
+
+@pytest.mark.parametrize("place", ["team/shop", "team%2Fshop"])
+async def test_a_bundle_whose_id_has_a_slash_is_a_model(place: str) -> None:
+    served = app(Bundle(id="team/shop"), store="memory:", model=TalkativeModel())
+    async with in_process(served) as client:
+        assert (await client.get(f"/v1/models/{place}")).json()["id"] == "team/shop"
 
 
 def test_an_answer_comes_in_one_piece(client: OpenAI) -> None:

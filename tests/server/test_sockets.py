@@ -367,3 +367,31 @@ async def test_a_socket_that_ends_while_its_event_waits_is_sent_nothing_more() -
         auth.may_answer.set()
         await asyncio.sleep(0.1)
         assert living_subscriptions() == before
+
+
+async def test_of_two_streams_of_a_conversation_that_a_socket_asks_for_at_once_one_is_sent() -> (
+    None
+):
+    auth = HeldAuthenticator()
+    served = app(SHOP, store="memory:", auth=auth, model=TalkativeModel())
+    async with in_process(served) as client:
+        auth.may_answer.set()
+        await bundle_host(served).open()
+        [harness] = bundle_host(served).harnesses
+        await harness.conversation("talk", user="ann", project="tea", tenant="acme").say("tea")
+        place = await polling_place(client)
+        await client.post(place, content='40{"token":"t"}')
+        auth.may_answer.clear()
+        asked, before = auth.asked, living_subscriptions()
+        listen = '42["chat_listen",{"conversation_id":"talk"}]'
+        await client.post(place, content=f"{listen}\x1e{listen}")
+        await until(lambda: auth.asked == asked + 2)
+        auth.may_answer.set()  # the first stream is replaced before it has begun
+        packets = ""
+        while "chat_complete" not in packets:
+            packets += (await client.get(place)).text
+        await asyncio.sleep(0.1)
+        assert packets.count('42["chat_start"') == packets.count('42["chat_complete"') == 1
+        assert living_subscriptions() == before + 1
+        await client.post(place, content="1")
+        await until(lambda: living_subscriptions() == before)

@@ -263,6 +263,28 @@ def test_a_chat_at_a_terminal_is_one_on_a_server(url: str, tmp_path: Path) -> No
     assert loopline("chat", stdin="").code == 2
 
 
+def test_a_new_chat_on_a_server_does_not_get_the_name_of_a_forgotten_conversation(
+    url: str, tmp_path: Path
+) -> None:
+    for _ in range(2):
+        ran = Loopline(tmp_path)("chat", "shop", "--server", url, stdin="tea\n")
+        assert (ran.code, ran.out.count("You said: tea")) == (0, 1), ran.err
+        name = ran.err.partition("conversation ")[2].split()[0]
+        assert httpx2.delete(f"{url}/conversations/default/default/{name}").status_code == 200
+
+
+async def test_a_conversation_whose_name_has_slashes_is_reached(server: RemoteServer) -> None:
+    for name in ("team/tea", "/", "a%2Fb", "100%/ä?#"):
+        talk = server.conversation(name)
+        assert (await talk.say("tea")).answer == "You said: tea"
+        assert {block.turn_id for block in await talk.blocks()} == {"turn_1"}
+        copy = await talk.fork(seq=1, name=f"{name}/copy")
+        assert len(await copy.blocks()) == 1
+        await copy.forget()
+        assert not await copy.blocks()
+    assert not await server.conversation("a/b").blocks()
+
+
 def test_a_new_chat_on_a_server_without_a_bundle_is_a_wrong_use(tmp_path: Path) -> None:
     session = tmp_path / "session.jsonl"
     session.write_text('{"type":"user","message":{"role":"user","content":"Tea?"}}\n', "utf-8")

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, get_args
 
 import click
@@ -36,7 +37,7 @@ from loopline.cli.options import (
     misuse,
     stop_on_signal,
 )
-from loopline.cli.reader import choose_name, key_document, make_name, new_name
+from loopline.cli.reader import choose_name, key_document, new_name
 from loopline.cli.terminal import QUIET, REF, Screen, escape, format_duration, quantity
 from loopline.cli.turn_display import YES_AND_NO, QuestionForm, TurnDisplay
 from loopline.conversations import Conversation, Recovery
@@ -110,8 +111,8 @@ async def remote_conversation(
     if name is None and not server.bundles:
         raise UsageError("the server has no bundle: name a conversation with -c")
     if name is None:
-        names = {row.conversation_id for row in await server.conversations(limit=500)}
-        name = make_name(bundle or server.bundles[0], names)
+        # Not numbered: the server does not list the names of forgotten conversations, which it refuses.
+        name = f"{bundle or server.bundles[0]}-{token_hex(4)}"
     return server.conversation(name, bundle=bundle)
 
 
@@ -294,11 +295,8 @@ async def _run_turn(
     if svg is not None:
         screen.save_picture(svg, _render_command(sys.argv[1:], choices.store))
     code = ANSWERED if finished.result.ok else FAILED
-    if (
-        left
-        or request.stop is not None
-        or finished.result.exit_reason not in ("complete", "paused")
-    ):
+    is_cut = finished.result.exit_reason not in ("complete", "paused")
+    if left or request.stop is not None or is_cut:
         exit_now(code)  # a tool in a thread cannot be stopped, and the process must not wait for it
     return code
 

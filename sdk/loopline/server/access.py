@@ -11,18 +11,23 @@ from typing import Annotated
 
 from fastapi import Depends, Path, Query, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from pydantic import BeforeValidator
 
 from loopline.conversations import UnansweredCall
 from loopline.reader import ConversationReader, check_name
 from loopline.server.bundle_host import BundleHost, bundle_host
 from loopline.server.principals import APPROVER, Principal
 from loopline.server.problems import forbidden, not_found
-from loopline.server.request_access import access_of
+from loopline.server.request_access import SLASH, access_of
 from loopline.server.turn_requests import ServedConversation, serve
 from loopline.timeline import ConversationKey, ConversationSummary
 
 NAME_CHARACTERS = 200
-Name = Annotated[str, Path(min_length=1, max_length=NAME_CHARACTERS)]
+Name = Annotated[
+    str,
+    BeforeValidator(lambda name: name.replace(SLASH, "/")),
+    Path(min_length=1, max_length=NAME_CHARACTERS),
+]
 OptionalName = Annotated[str, Query(max_length=NAME_CHARACTERS)]
 _bearer = HTTPBearer(auto_error=False, description="An API key or a JWT.")
 

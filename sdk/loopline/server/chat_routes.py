@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
 from fastapi import APIRouter, Header, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
@@ -24,6 +25,7 @@ from loopline.server.access import AnsweringDep, HostDep, OwnDep, OwnKeyDep, Rea
 from loopline.server.broadcasts import find_turns_begin
 from loopline.server.bundle_host import BundleHost
 from loopline.server.problems import PROBLEMS, not_found
+from loopline.server.request_access import SLASH
 from loopline.server.turn_requests import ServedConversation, TurnRequest, serve
 
 MESSAGE = "message"
@@ -438,7 +440,8 @@ def _receipt_response(
     host: BundleHost, key: tl.ConversationKey, receipt: Receipt, request: Request
 ) -> Response:
     """Return the receipt of a message in the background, with the URL of its events, as 202."""
-    path = request.url.path.removesuffix("/multipart").removesuffix("/messages")
+    path = "%2F".join(quote(part) for part in str(request.scope["path"]).split(SLASH))
+    path = path.removesuffix("/multipart").removesuffix("/messages")
     if host.urls.base:  # the public URL includes the path at which this app is mounted
         path = path.removeprefix(str(request.scope["root_path"]))
     receipt_answer = bodies.ReceiptAnswer(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from http import HTTPStatus
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -30,6 +31,7 @@ PART_SECONDS = 30.0
 SLOWEST_BYTES = 1024
 """The lowest rate of a body, in bytes per second, after its first `PART_SECONDS`."""
 BODY_METHODS = frozenset({"POST", "PUT", "PATCH"})
+_ENCODED_SLASH = re.compile(rb"%2f", re.IGNORECASE)
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -70,6 +72,7 @@ class RequestGuard:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
+        scope = _mark_slashes(scope)
         headers = Headers(scope=scope)
         problem = self._problem(headers, scope)
         scheme, _, credentials = _first_header(headers, "authorization").partition(" ")
@@ -307,6 +310,13 @@ class _FirstPackets:
     async def _close(self) -> Message:
         await self._send({"type": "websocket.close", "code": POLICY_VIOLATION})
         return {"type": "websocket.disconnect", "code": POLICY_VIOLATION}
+
+
+def _mark_slashes(scope: Scope) -> Scope:
+    """Return the scope with each `%2F` of its path as `request_access.SLASH`; unchanged if a middleware has rewritten the path."""
+    parts = [unquote(part) for part in _ENCODED_SLASH.split(scope.get("raw_path") or b"")]
+    is_marked = len(parts) > 1 and "/".join(parts) == scope["path"]
+    return {**scope, "path": request_access.SLASH.join(parts)} if is_marked else scope
 
 
 def _packet_bytes(message: Message) -> int:

@@ -10,7 +10,7 @@ from http import HTTPStatus
 from secrets import token_hex
 from typing import Annotated, Any, ClassVar, Literal
 
-from fastapi import APIRouter, Header, Path, Request
+from fastapi import APIRouter, Header, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from fastapi.routing import APIRoute
@@ -23,7 +23,7 @@ from loopline.files import Attachment
 from loopline.models import Effort, Json, ModelSettings, well_formed
 from loopline.react import Limits
 from loopline.server import event_streams, problems
-from loopline.server.access import CallerDep, HostDep, key_of
+from loopline.server.access import CallerDep, HostDep, Name, key_of
 from loopline.server.bodies import NAME, TEXT, ClientToolFields, SampledFields, decode_file
 from loopline.server.bundle_host import BundleHost
 from loopline.server.guards import BodyRefused
@@ -389,10 +389,8 @@ async def list_models(host: HostDep, caller: CallerDep) -> ModelsAnswer:
     return ModelsAnswer(data=[ModelAnswer(id=harness.bundle.id) for harness in host.harnesses])
 
 
-@router.get("/models/{model}")
-async def show_model(
-    host: HostDep, caller: CallerDep, model: Annotated[str, Path(max_length=NAME)]
-) -> ModelAnswer:
+@router.get("/models/{model:path}")
+async def show_model(host: HostDep, caller: CallerDep, model: Name) -> ModelAnswer:
     """Return a served bundle."""
     del caller
     return ModelAnswer(id=host.harness(model).bundle.id)

@@ -17,6 +17,8 @@ from loopline.timeline import ConversationKey
 
 KEY = "loopline.access"
 """The key of the ASGI scope for the `RequestAccess` of the request."""
+SLASH = "\udc2f"
+"""An encoded slash, `%2F`, in the path of a scope: it is part of a name, so the router must not split the path at it."""
 Sender = tuple[str, str, str]
 """The tenant, the project and the user."""
 UNKNOWN: Sender = "", "", ""

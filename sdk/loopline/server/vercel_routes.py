@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Annotated, Any, ClassVar, Literal
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Query
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
@@ -16,7 +16,7 @@ from loopline.events import ClientRun, RunDialect, run_dialect
 from loopline.files import Attachment
 from loopline.models import Json, JsonObject
 from loopline.server import event_streams
-from loopline.server.access import CallerDep, HostDep, key_of
+from loopline.server.access import CallerDep, HostDep, Name, key_of
 from loopline.server.approvals import decline, deny
 from loopline.server.bodies import NAME, ClientToolFields, decode_file
 from loopline.server.problems import PROBLEMS
@@ -158,8 +158,7 @@ async def _send(served: ServedConversation, body: ChatBody) -> Response:
         if last.role == "assistant":
             request = await served.send_answers(await _answers(served, last), last.approvals())
         else:
-            text = last.text()
-            if not text:
+            if not (text := last.text()):
                 raise LooplineError("the last message has no text")
             tools = [tool.tool(name) for name, tool in body.tools.items()]
             submission = await served.submit(
@@ -193,7 +192,7 @@ def _edits_of(chat_id: str) -> str:
 async def resume_stream(
     host: HostDep,
     caller: CallerDep,
-    chat_id: Annotated[str, Path(min_length=1, max_length=NAME)],
+    chat_id: Name,
     bundle_id: Annotated[str, Query(max_length=NAME)] = "",
 ) -> Response:
     """Stream the message of the running turn from its beginning; answer 204 if no turn runs.
