@@ -563,6 +563,26 @@ async def test_an_agent_that_asks_the_user_pauses_the_turn_and_goes_on_with_the_
     assert max(Counter(CALLS).values()) == 1
 
 
+async def test_a_stop_while_the_step_of_an_agent_that_asks_waits_for_another_step_ends_the_turn() -> (
+    None
+):
+    async def process(self: BaseWorkflow, payload: TurnPayload) -> TurnResult:
+        async with asyncio.TaskGroup() as steps:
+            steps.create_task(self.run("reader", "about nettle"))
+            steps.create_task(self.step("wait", asyncio.Event().wait, effect="read"))
+        raise AssertionError
+
+    model = Scripts({"about nettle": [Call("tea.ask", question="Which?")]})
+    async with talking(model, bundle=at_tea(process)) as talk:
+        events = talk.stream("go")
+        async with asyncio.timeout(20):
+            async for event in events:
+                if isinstance(event, tl.Block) and isinstance(event.body, tl.ToolPending):
+                    await talk.stop()
+        [exit_body] = bodies_of(await talk.blocks(), tl.Exit)
+    assert (exit_body.reason, exit_body.error) == ("stopped", "")
+
+
 async def test_a_message_after_the_question_of_an_agent_ends_the_turn_and_its_step() -> None:
     async def process(self: BaseWorkflow, payload: TurnPayload) -> TurnResult:
         if payload.text != "go":

@@ -8,6 +8,7 @@ import sys
 from asyncio.subprocess import PIPE
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from loopline.tools import ToolFunction
 from tests.support.crews import Scripts
 from tests.support.programs import bundle
 from tests.support.scripted_conversation import play_turn, talking
+from tests.support.waiting import until
 from tests.support.warm_programs import warm_program
 from tests.support.workbench import Redacting
 
@@ -341,6 +343,35 @@ async def test_another_harness_stops_a_call(tmp_path: Path) -> None:
             assert await talk.background.wait(seconds=20) == []
             [result] = results(await talk.blocks())
     assert "was stopped" in result.text
+
+
+class BreakingLog(tl.MemoryLog):
+    """A log that breaks once with an unexpected error when somebody asks whether a conversation was forgotten."""
+
+    breaks = False
+
+    async def forgotten(self, conversation: tl.ConversationKey) -> datetime | None:
+        if self.breaks:
+            self.breaks = False
+            raise KeyError("a row")
+        return await super().forgotten(conversation)
+
+
+async def test_another_harness_stops_a_call_after_an_unexpected_error_of_the_log_which_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    gate, log = Gate(), BreakingLog()
+    model = ScriptedModel([Call("shop.brew", name="sencha"), "It runs."])
+    async with Harness.open(brewing(gate), store=log, model=model) as harness:
+        await harness.conversation("c").say("go")
+        log.breaks = True
+        await until(lambda: not log.breaks)
+        async with Harness.open(brewing(gate), store=log, model=ScriptedModel([])) as other:
+            talk = other.conversation("c")
+            await talk.background.stop("c1")
+            [result] = await with_result(talk)
+    assert "was stopped" in result.text
+    assert "KeyError: 'a row'" in caplog.text
 
 
 async def test_finished_work_is_recorded_although_a_stop_comes_before_it_can_be(

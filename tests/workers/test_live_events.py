@@ -227,6 +227,27 @@ async def test_listeners_of_a_store_that_was_away_hear_what_is_stored_afterwards
             await until(lambda: any(isinstance(event, Block) for event in new))
 
 
+class FaultyLog(MemoryLog):
+    """A log that fails with an unexpected error at each read."""
+
+    async def read(self, conversation: ConversationKey, **options: Any) -> Sequence[Block]:
+        raise KeyError(conversation.name)
+
+
+async def test_an_unexpected_error_of_a_feed_is_logged_and_raised_to_those_who_wait(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = FaultyLog()
+    await log.append(KEY, [Entry(body=UserPrompt(text="hello"), turn=NEW_TURN)], seen=0)
+    with Feeds(log, Subscriptions(log)).following(KEY) as feed:
+        await until(lambda: feed.is_over)
+        assert "the feed of 'c1' broke off" in caplog.text
+        assert "KeyError: 'c1'" in caplog.text
+        with pytest.raises(KeyError):
+            async for _ in feed.turn(1, None):
+                pass
+
+
 async def test_many_listeners_without_live_events_together_read_the_log_at_a_limited_rate() -> None:
     log = FailingLog()
     feeds = Feeds(log, Subscriptions(log))
@@ -342,6 +363,28 @@ class BreakingRelay(MemoryRelay):
         if self.is_down:
             raise StoreError("down")
         await super().publish(texts)
+
+
+class FaultyRelay(MemoryRelay):
+    """A relay that fails with an unexpected error when it is received from for the first time."""
+
+    has_failed = False
+
+    async def receive(self) -> AsyncGenerator[str | None]:
+        if not self.has_failed:
+            self.has_failed = True
+            raise KeyError("a text")
+        async for text in super().receive():
+            yield text
+
+
+async def test_live_events_are_received_again_after_an_unexpected_error_which_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with LiveEvents(FaultyRelay()) as here:
+        await until(lambda: here.is_connected, seconds=10)
+    assert "live events pause" in caplog.text
+    assert "KeyError: 'a text'" in caplog.text
 
 
 class MuteRelay(MemoryRelay):

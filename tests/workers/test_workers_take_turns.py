@@ -38,6 +38,7 @@ from loopline.timeline import (
     Block,
     Body,
     ConversationKey,
+    ConversationSummary,
     Decision,
     Entry,
     Exit,
@@ -536,6 +537,63 @@ async def test_a_lost_wake_up_costs_only_the_time_of_a_sweep(store: str, ledger:
                 assert (await sent.result()).ok
                 late = await harness.conversation("c2").submit("hello again")
                 assert (await late.result()).ok
+
+
+class BreakingWakeUps(NoWakeUps):
+    """Wake-ups whose channel breaks with an unexpected error, and then has those of the conversation `c1`."""
+
+    has_broken = False
+
+    async def receive(self) -> AsyncGenerator[ConversationKey | None]:
+        """Yield the conversation; at first raise an error."""
+        if not self.has_broken:
+            self.has_broken = True
+            raise KeyError("a wake-up")
+        yield ConversationKey(name="c1")
+        await asyncio.Event().wait()
+
+
+async def test_wake_ups_are_received_again_after_an_unexpected_error_which_is_logged(
+    store: str, ledger: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        submitter(store, ledger) as harness,
+        Harness.open(work(ledger), store=store, model=EchoModel()) as runner,
+    ):
+        worker = Worker({"work": runner}, BreakingWakeUps(), sweep_seconds=60)
+        async with running(worker):
+            await until(lambda: "wake-ups failed" in caplog.text)
+            sent = await harness.conversation("c1").submit("hello")
+            assert (await asyncio.wait_for(sent.result(), 10)).ok
+    assert "KeyError: 'a wake-up'" in caplog.text
+
+
+class BreakingLog(MemoryLog):
+    """A log in which the first look for unfinished turns breaks with an unexpected error."""
+
+    has_broken = False
+
+    async def unfinished(self) -> Sequence[ConversationSummary]:
+        """Return the unfinished turns; at first raise an error."""
+        if not self.has_broken:
+            self.has_broken = True
+            raise KeyError("a turn")
+        return await super().unfinished()
+
+
+async def test_turns_are_looked_for_again_after_an_unexpected_error_which_is_logged(
+    ledger: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = BreakingLog()
+    async with (
+        Harness.open(work(ledger), store=log, model=EchoModel(), submits_only=True) as harness,
+        Harness.open(work(ledger), store=log, model=EchoModel()) as runner,
+    ):
+        sent = await harness.conversation("c1").submit("hello")
+        async with running(Worker({"work": runner}, NoWakeUps(), sweep_seconds=0.05)):
+            assert (await asyncio.wait_for(sent.result(), 10)).ok
+    assert "waiting turns were not found" in caplog.text
+    assert "KeyError: 'a turn'" in caplog.text
 
 
 async def test_what_is_read_for_the_next_turn_does_not_depend_on_the_turns_before(

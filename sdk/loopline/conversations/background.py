@@ -274,7 +274,7 @@ class BackgroundCalls:
             # Not by the port's clock: other processes live in the time of this machine.
             await asyncio.sleep(LOOK_SECONDS)
             for conversation in {conversation for conversation, _ in self._tasks}:
-                with suppress(StoreError):  # the next look tries again
+                try:
                     if await self._log.forgotten(conversation) is not None:
                         for key in [key for key in self._tasks if key[0] == conversation]:
                             self._stop(key)
@@ -286,6 +286,10 @@ class BackgroundCalls:
                     for block, body in _STOPS.among(blocks):
                         seen[conversation] = block.seq
                         self._stop((conversation, body.call_id))
+                except StoreError:
+                    continue  # the next look tries again
+                except Exception:  # no caller awaits this task, and the next look may succeed
+                    _logger.exception("stops of calls in the background were not found")
 
     def _stop(self, key: tuple[tl.ConversationKey, str]) -> None:
         task = self._tasks.get(key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Generator, Iterable, Sequence, Sized
@@ -33,6 +34,7 @@ IDLE_SECONDS = 1.0
 """How often `Feed.turn` yields a timeline that has not changed."""
 MOST_EVENTS = 1_000
 """The most messages that wait until the log was read."""
+logger: logging.Logger = logging.getLogger("loopline")
 _TEXTS = frozenset({"delta", "reset"})
 
 
@@ -140,7 +142,7 @@ class Feed:
     _hold_until: float = 0.0
     _is_opened: bool = False
     is_over: bool = False
-    _error: LooplineError | None = None
+    _error: Exception | None = None
     _order: asyncio.Lock = field(default_factory=asyncio.Lock)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
@@ -225,8 +227,10 @@ class Feed:
                     async with asyncio.timeout(pause):
                         await self._woken.wait()
                         pause = self._pause_when_woken
-        except LooplineError as error:
-            self._error = error  # raised to all who wait
+        except Exception as error:  # no caller awaits this task; raised to all who wait
+            self._error = error
+            if not isinstance(error, LooplineError):
+                logger.exception("the feed of %r broke off", self.conversation.name)
         finally:
             self.is_over = True
             self._wake_waiting()

@@ -369,6 +369,8 @@ class LiveEvents:
             except StoreError as error:
                 if self.is_connected or pause == RECONNECT_SECONDS:
                     logger.warning("live events pause, and listeners read the log: %s", error)
+            except Exception:  # no caller awaits this task, and the next connection may work
+                logger.exception("live events pause, and listeners read the log")
             self.is_connected = False
             self._wake_all()  # they read the log more often from now on
             await asyncio.sleep(pause)
@@ -388,9 +390,8 @@ class LiveEvents:
             follower.wake()
 
     def _wake_all(self) -> None:
-        for followers in self._followers.values():
-            for follower in followers:
-                follower.wake()
+        for digest in tuple(self._followers):
+            self._wake(digest)
 
     async def _repeat(self) -> None:
         """Announce the own interests every 10 s, and forget those of processes that did not repeat them for 35 s."""
@@ -458,8 +459,8 @@ class LiveEvents:
         for digest in digests:
             processes = self._interests.get(digest, {})
             processes.pop(process, None)
-            publication = None if processes else self._publications.get(digest)
-            if not processes:
-                self._interests.pop(digest, None)
-            if publication is not None:
+            if processes:
+                continue
+            self._interests.pop(digest, None)
+            if publication := self._publications.get(digest):
                 publication.stop_listening()

@@ -266,20 +266,22 @@ class Worker:
         """Run the next turn of the conversation and return its outcome; None without a turn to take or a free slot.
 
         Scheduled messages that are due are appended first. Without a free slot, it is tried again after 0.25 s.
-        A turn of a bundle that this worker does not run is skipped. A paused turn does not occupy a slot.
+        A turn of a bundle that this worker does not run is skipped; a turn that names no bundle is run by the only one. A
+        paused turn does not occupy a slot.
         """
-        reading = next(iter(self._harnesses.values()))
-        timeline = await reading.newest_timeline(conversation)
+        first = next(iter(self._harnesses.values()))
+        timeline = await first.newest_timeline(conversation)
         if timeline.schedule.messages:
             await self._begin_scheduled(conversation)
-            timeline = await reading.newest_timeline(conversation)
+            timeline = await first.newest_timeline(conversation)
             self._note_due_elsewhere(conversation, timeline.schedule)
         summary = await self.log.find(conversation)
         turn = None if summary is None else turn_to_take(timeline, summary.inherited)
         if turn is None:
             return None
         bundle = bundle_of(timeline, turn)
-        harness = self._harness(bundle)
+        is_only = len(self._harnesses) == 1
+        harness = first if is_only and not bundle else self._harnesses.get(bundle)
         if harness is None:
             reason = f"this worker does not run the bundle {bundle!r}"
             return Recovery(
@@ -293,7 +295,7 @@ class Worker:
                             RETRY_SECONDS, self._add, conversation
                         )
                         return None
-            return await harness.run_next(conversation, is_only=len(self._harnesses) == 1)
+            return await harness.run_next(conversation, is_only=is_only)
 
     async def _begin_scheduled(self, conversation: tl.ConversationKey) -> None:
         """Append the scheduled messages that are due; if the next one is due before a sweep, look again then."""
@@ -305,8 +307,7 @@ class Worker:
         if due is not None:
             seconds = (due - self._clock.now()).total_seconds()
             if seconds <= self._sweep_seconds:
-                loop = asyncio.get_running_loop()
-                loop.call_later(max(0.0, seconds), self.wake, conversation)
+                asyncio.get_running_loop().call_later(max(0.0, seconds), self.wake, conversation)
 
     def _note_due_elsewhere(self, conversation: tl.ConversationKey, schedule: tl.Schedule) -> None:
         """If only messages of other bundles are due, store the due time, so that sweeps skip the conversation."""
@@ -316,12 +317,6 @@ class Worker:
         is_elsewhere = None not in senders and bundles.isdisjoint(self._harnesses)
         if senders and is_elsewhere and schedule.due is not None:
             self._due_elsewhere[conversation] = schedule.due
-
-    def _harness(self, bundle: str) -> Harness[Any] | None:
-        """Return the harness of a bundle; the only one if the turn names no bundle."""
-        if not bundle and len(self._harnesses) == 1:
-            return next(iter(self._harnesses.values()))
-        return self._harnesses.get(bundle)
 
     async def _receive(self) -> None:
         """Wake the conversations of received wake-ups until cancelled; a wake-up None requests a sweep.
@@ -338,12 +333,14 @@ class Worker:
                             self.wake(conversation)
             except StoreError as error:
                 logger.warning("wake-ups failed, and the sweep finds the turns: %s", error)
+            except Exception:  # no caller awaits this task, and the channel may work again
+                logger.exception("wake-ups failed, and the sweep finds the turns")
             await asyncio.sleep(REOPEN_SECONDS)
 
     async def _sweep(self) -> None:
         """Look for work in the store every `sweep_seconds`, or at once when asked, until cancelled.
 
-        Adds conversations with open turns or due messages, except those known to lack work. A StoreError is logged.
+        Adds conversations with open turns or due messages, except those known to lack work. Errors are logged.
         """
         since = self._clock.now() - UNBEGUN
         while True:
@@ -364,6 +361,8 @@ class Worker:
                 since = looked_at - timedelta(seconds=2 * self._sweep_seconds)
             except StoreError as error:
                 logger.warning("waiting turns were not found: %s", error)
+            except Exception:  # no caller awaits this task, and the next sweep may succeed
+                logger.exception("waiting turns were not found")
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._sweep_now.wait(), self._sweep_seconds)
             self._sweep_now.clear()
