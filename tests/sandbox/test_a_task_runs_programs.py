@@ -36,6 +36,7 @@ from tests.support.ecs_endpoint import (
 )
 from tests.support.escapes import ATTEMPTS, ENDS, canaries, judge_all, judge_attempts
 from tests.support.programs import python
+from tests.support.s3_server import s3_server as running_s3
 from tests.support.waiting import until
 
 WITHOUT_NAMESPACES = {"names of interfaces", "routes of the host"}
@@ -285,6 +286,29 @@ async def test_a_task_whose_harness_is_killed_ends_after_its_own_time(
     clear(aws.s3)  # nobody is left to do it
 
 
+async def test_a_task_that_ecs_does_not_list_yet_is_waited_for(
+    fargate: FargateSandbox, aws: Services
+) -> None:
+    aws.tasks.fault = "unlisted"
+    end = await fargate.run(execution("print('it ran')"), session())
+    assert aws.tasks.fault == ""
+    assert (end.failure, end.user_out) == (None, "it ran\n")
+
+
+async def test_a_task_sends_each_request_again_that_the_bucket_could_not_serve(
+    aws: Services, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert aws.tasks.fault == ""
+    with running_s3() as s3:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3.endpoint)
+        s3.fail_each("Python-urllib")
+        settings = dataclasses.replace(TASKS, snapshots="s3://blobs/x")
+        fargate = FargateSandbox(settings, folder=runs)
+        end = await fargate.run(execution("print('it ran')"), session())
+        await fargate.close()
+    assert (end.failure, end.user_out) == (None, "it ran\n")
+
+
 @pytest.mark.parametrize(
     ("fault", "code", "reason"),
     [
@@ -356,6 +380,23 @@ async def test_an_object_that_may_not_be_read_is_not_taken_for_one_that_is_not_t
         use_s3(f"http://{host}:{port}", monkeypatch)
         with pytest.raises(AwsError, match="AccessDenied"):
             await Aws().get(Bucket("snapshots", "x/"), "up/0")
+
+
+async def test_an_object_whose_bytes_are_cut_off_is_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    head = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 4\r\n\r\n"
+    bodies = [b"te", b"teas"]
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head + bodies.pop(0))
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        use_s3(f"http://{host}:{port}", monkeypatch)
+        assert await Aws().get(Bucket("snapshots", "x/"), "up/0") == b"teas"
 
 
 async def test_objects_that_are_not_removed_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ class _Client(Protocol):
 
 @dataclass
 class Tasks:
-    """The tasks of a daemon. `fault` is what goes wrong with the next ones."""
+    """The tasks of a daemon. `fault` is what goes wrong with the next ones, or with their first description."""
 
     host: str
     fault: str = ""
@@ -80,6 +80,10 @@ class Tasks:
 
     def describe(self, request: JsonObject) -> JsonObject:
         [arn] = cast("list[str]", request["tasks"])
+        if self.fault == "unlisted":
+            self.fault = ""
+            missing: Json = {"arn": arn, "reason": "MISSING"}
+            return {"tasks": [], "failures": [missing]}
         container = arn.rpartition("/")[2]
         with self.client() as client:
             state = client.inspect_container(container)["State"]

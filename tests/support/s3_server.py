@@ -46,6 +46,10 @@ class S3Server(ServerProcess):
         """Answer the next requests with 503."""
         self._control(f"fail?requests={requests}")
 
+    def fail_each(self, agent: str) -> None:
+        """Answer the first request of each object with 503, if its user agent begins with `agent`."""
+        self._control(f"fail_each?agent={agent}")
+
     def requests(self) -> list[str]:
         """The requests since the last call, as `PUT /blobs/talk/…`."""
         return self._control("requests").splitlines()
@@ -81,6 +85,8 @@ class _Controlled:
         self.inner = inner
         self.folder = folder
         self.failures = 0
+        self.agent = ""
+        self.failed: set[str] = set()
         self.requests: list[str] = []
 
     def __call__(
@@ -92,8 +98,10 @@ class _Controlled:
             start_response("200 OK", [("Content-Length", str(len(text)))])
             return [text.encode()]
         self.requests.append(f"{environ['REQUEST_METHOD']} {path}")
-        if self.failures:
-            self.failures -= 1
+        fails = str(environ.get("HTTP_USER_AGENT")).startswith(self.agent) if self.agent else False
+        if self.failures or (fails and path not in self.failed):
+            self.failures = max(self.failures - 1, 0)
+            self.failed.add(path)
             start_response("503 Slow Down", [("Content-Length", "0")])
             return [b""]
         answer = self.inner(environ, start_response)
@@ -119,6 +127,9 @@ class _Controlled:
             return "\n".join(seen)
         if name == "fail":
             self.failures = int(values["requests"][0])
+            return ""
+        if name == "fail_each":
+            self.agent = values["agent"][0]
             return ""
         for key in _bucket().keys.values():
             key.last_modified -= timedelta(seconds=float(values["seconds"][0]))

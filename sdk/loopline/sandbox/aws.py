@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, TypeVar
@@ -43,12 +44,22 @@ class Aws:
     async def get(self, bucket: Bucket, name: str) -> bytes | None:
         """Return the bytes of an object; None if it does not exist."""
         key = f"{bucket.prefix}{name}"
-        try:
-            return await self._request(
-                "s3", lambda s3: s3.get_object(Bucket=bucket.name, Key=key)["Body"].read()
-            )
-        except _NotFoundError:
-            return None
+
+        def read(s3: Any) -> bytes | None:
+            """Read the object; if its bytes are cut off, which boto3 does not retry, read it once more."""
+            errors = import_module("botocore.exceptions")
+            try:
+                with suppress(errors.ResponseStreamingError, errors.IncompleteReadError):
+                    data: bytes = s3.get_object(Bucket=bucket.name, Key=key)["Body"].read()
+                    return data
+                again: bytes = s3.get_object(Bucket=bucket.name, Key=key)["Body"].read()
+            except errors.ClientError as error:
+                if error.response["Error"]["Code"] in _NOT_FOUND:
+                    return None
+                raise
+            return again
+
+        return await self._request("s3", read)
 
     async def addresses(
         self, bucket: Bucket, method: str, names: Sequence[str], seconds: int
@@ -141,10 +152,6 @@ class Aws:
         return await asyncio.to_thread(_send, request, self._clients[service])
 
 
-class _NotFoundError(AwsError):
-    """The object does not exist."""
-
-
 def _connect(service: str) -> Any:
     """Return a boto3 client of `service` with 10 s to connect, 60 s to read and 4 attempts for each request.
 
@@ -169,13 +176,9 @@ def _connect(service: str) -> Any:
 
 
 def _send(request: Callable[[Any], _T], client: Any) -> _T:
-    """Return `request(client)`; raise _NotFoundError for a missing object, and AwsError for other errors of AWS."""
+    """Return `request(client)`; raise AwsError for an error of AWS."""
     errors = import_module("botocore.exceptions")
     try:
         return request(client)
-    except errors.ClientError as error:
-        if error.response["Error"]["Code"] in _NOT_FOUND:
-            raise _NotFoundError(str(error)) from error
-        raise AwsError(f"AWS: {error}") from error
-    except errors.BotoCoreError as error:
+    except (errors.ClientError, errors.BotoCoreError) as error:
         raise AwsError(f"AWS: {error}") from error

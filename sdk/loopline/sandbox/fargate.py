@@ -235,15 +235,22 @@ _EXECUTOR = _SUPERVISOR / "executor.py"
 _MODULES = ("folders", "frames", "task_supervisor")
 """The modules of the supervisor, in the order in which a task must load them."""
 _BOOTSTRAP = """
-import json, os, sys, types, urllib.request
+import json, os, sys, time, types, urllib.request
 snapshot = json.loads(os.environ["EXEC_SNAPSHOT"])
-manifest = json.load(urllib.request.urlopen(snapshot["manifest"], timeout=60))
+for pause in (0.2, 0.8, 3.2, None):
+    try:
+        manifest = json.load(urllib.request.urlopen(snapshot["manifest"], timeout=60))
+        break
+    except OSError:
+        if pause is None:
+            raise
+        time.sleep(pause)
 for name, source in manifest["modules"].items():
     module = sys.modules[name] = types.ModuleType(name)
     exec(compile(source, name, "exec"), vars(module))
 module.main(manifest)
 """
-"""The program that the image's Python runs: it loads the supervisor's code from the manifest and runs it."""
+"""The program that the image's Python runs: it loads the supervisor's code from the manifest, with 4 attempts, and runs it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -460,11 +467,13 @@ class FargateTask:
     async def _poll_state(self) -> JsonObject:
         """Wait until the task has stopped, mark the exchange as over, and return its description by ECS.
 
-        The description is empty if ECS has forgotten the task.
+        The description is empty if ECS has forgotten the task. ECS may not know a task that has just been started yet.
         """
+        is_known = False
         while True:
             task = await self._aws.describe_task(self._settings.cluster, self._arn)
-            if not task or task["lastStatus"] == "STOPPED":
+            is_known = is_known or bool(task)
+            if is_known and (not task or task["lastStatus"] == "STOPPED"):
                 self._exchange.is_over = True
                 self._is_stopped.set()
                 return task

@@ -18,6 +18,7 @@ import struct
 import sys
 import time
 import zipfile
+from http.client import HTTPException
 from pathlib import Path
 from urllib import error, request
 
@@ -46,6 +47,9 @@ _DISK_SECONDS = 0.3
 _LONGEST_PATH = 1_500
 """The longest path of a folder that is packed, in bytes, so that the harness can restore the paths below it."""
 _NOT_YET = (403, 404)
+_SERVER_ERROR = 500
+_PAUSES = (0.2, 0.8, 3.2)
+"""The seconds before each further attempt of a request that has failed."""
 
 
 def fetch(address: str) -> bytes | None:
@@ -55,9 +59,7 @@ def fetch(address: str) -> bytes | None:
         HTTPError: the server answers with another error.
     """
     try:
-        with request.urlopen(address, timeout=30) as answer:
-            data: bytes = answer.read()
-            return data
+        return _send(request.Request(address))
     except error.HTTPError as problem:
         if problem.code in _NOT_YET:
             return None
@@ -67,8 +69,24 @@ def fetch(address: str) -> bytes | None:
 def store(address: str, data: bytes) -> None:
     """Write an object."""
     headers = {"Content-Type": "application/octet-stream"}
-    with request.urlopen(request.Request(address, data, headers, method="PUT"), timeout=60):
-        return
+    _send(request.Request(address, data, headers, method="PUT"))
+
+
+def _send(message: request.Request, pauses: tuple[float, ...] = _PAUSES) -> bytes:
+    """Send a request, and return the body of the response.
+
+    If the connection is lost, or the status is 500 or more, the request is sent again after each of the `pauses`.
+    """
+    try:
+        with request.urlopen(message, timeout=60) as answer:
+            body: bytes = answer.read()
+            return body
+    except (OSError, HTTPException) as problem:
+        is_refused = isinstance(problem, error.HTTPError) and problem.code < _SERVER_ERROR
+        if is_refused or not pauses:
+            raise
+    time.sleep(pauses[0])
+    return _send(message, pauses[1:])
 
 
 def restore(archive: bytes, folder: Path, user: int) -> None:
