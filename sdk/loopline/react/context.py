@@ -300,7 +300,9 @@ class Context:
         """Set the model, and derive its protocol, settings, answer type, offered tools and view from it."""
         timeline = self._recorder.timeline
         self.model: Model = model
-        self._limits_of_models: dict[int, RequestLimits] = {}
+        self._limits_without_lesson: RequestLimits = request_limits(
+            model.capabilities, None, self._recorder.number
+        )
         self.protocol: prompt.DecisionProtocol = choose_protocol(self._options, model)
         supported = model.capabilities.supported(
             self._options.settings, model.name, self._options.reasoning_effort or ""
@@ -464,12 +466,9 @@ class Context:
     def _limits(self) -> RequestLimits:
         """The limits of a request to the model, with the lessons of refused requests."""
         lesson = self._recorder.timeline.overflows.by_model.get(self.model.name)
-        limits = self._limits_of_models.get(id(self.model)) if lesson is None else None
-        if limits is None:
-            limits = request_limits(self.model.capabilities, lesson, self._recorder.number)
-            if lesson is None:  # most models have none; a cached value saves two calls a round
-                self._limits_of_models[id(self.model)] = limits
-        return limits
+        if lesson is None:
+            return self._limits_without_lesson
+        return request_limits(self.model.capabilities, lesson, self._recorder.number)
 
     async def _open_trace(self, iteration: Iteration) -> bool:
         """Record a round that requests an answer from the trace; return False if other blocks were appended before it."""
