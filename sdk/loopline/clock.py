@@ -61,7 +61,7 @@ async def done_within(
 ) -> bool:
     """Wait at most `seconds` for `work`, then cancel it; return whether it finished. None means no limit.
 
-    The result and the error of `work` are dropped.
+    It does not wait for the end of cancelled work. The result and the error of `work` are dropped.
     """
     working = asyncio.ensure_future(work)
     late = asyncio.Event()

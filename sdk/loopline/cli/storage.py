@@ -226,7 +226,11 @@ async def backup(choices: Choices, screen: Screen, target: Path) -> int:
 @click.option("--from", "source", required=True, metavar="URL", help="The store in a file.")
 @click.option("--to", "target", required=True, metavar="URL", help="The store in PostgreSQL.")
 async def move(_: Choices, screen: Screen, source: str, target: str) -> int:
-    """Copy a store in a file to PostgreSQL, and check every block."""
+    """Copy a store in a file to PostgreSQL, and check every block.
+
+    The file is not changed. The target may have other conversations. If the move is cut off, or the file has got blocks
+    since, the same command copies what is missing. Errors are those of `move_store`.
+    """
     counts: list[int] = []
 
     def report(conversation: tl.ConversationKey, blocks: int) -> None:

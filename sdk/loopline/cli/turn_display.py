@@ -122,7 +122,10 @@ class Steps:
                 pass
 
     def _take_plan(self, snapshot: timeline.PlanSnapshot, ts: datetime) -> None:
-        """Update the steps of a plan; remove the pending steps of a plan that was closed or superseded."""
+        """Update the steps of a plan; remove the pending steps without calls if it was closed or superseded.
+
+        The time of the round until `ts` is attributed to the model for the last finished step without calls.
+        """
         if snapshot.current or self._plan is None or self._plan.plan_id == snapshot.plan_id:
             self._plan = snapshot
         own = {row.number: row for row in self._rows if row.plan_id == snapshot.plan_id}

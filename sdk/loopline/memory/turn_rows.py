@@ -30,7 +30,10 @@ def embedder_digest(embedder: str) -> bytes:
 
 
 def limits_of(query: TurnQuery) -> dict[str, Any]:
-    """Return the parameters of a statement for the limits of a query, without its owner and targets."""
+    """Return the limits of a query as parameters of a statement, by the names of the fields, without owner and targets.
+
+    `since` and `until` are in milliseconds since 1970, or None.
+    """
     return {
         "current": query.current,
         "before_turn": query.before_turn,
@@ -86,8 +89,10 @@ def accepted_updates(
 def turns_statement(ordinal: int | None, *, columns: str, texts: str, allowed: str) -> str:
     """Return the SQL for the texts of the newest turns; with an ordinal, of the newest turns at that position.
 
-    Of a long text only the first passage is selected. `columns` selects the columns of a result from `texts`, which
-    joins the tables `turn_text` and `conversation`. `allowed` is the condition for the limits of the query.
+    The position is that of `TurnQuery`: 3 is the third turn of each conversation, -1 the last one. The caller binds
+    `:limit`, the number of turns, and with an ordinal `:ordinal`. Of a long text only the first passage is selected.
+    `columns` selects the columns of a result from `texts`, which joins the tables `turn_text` and `conversation`.
+    `allowed` is the condition for the limits of the query.
     """
     position = ""
     if ordinal is not None and ordinal > 0:

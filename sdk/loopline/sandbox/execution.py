@@ -42,11 +42,12 @@ class ContractFile:
 def parse_contract(contract: Json, turn_id: str = "") -> tuple[ContractFile, ...]:
     """Parse the `contract` argument of a tool call: a list of objects with filename, description and visibility.
 
-    The names may begin with `turn_id`; without it, with the id of any turn.
+    Only the filename is required. A file is "external" by default. Without `files/` or `outputs/` it is in `outputs/`.
+    A name may begin with `turn_id`, which is removed; without `turn_id`, with the id of any turn.
 
     Raises:
-        ToolError: the contract is not such a list, names a file outside `files/` and `outputs/` of the turn `turn_id`,
-            or lists a file twice; the message names the entry.
+        ToolError: the contract is not such a list, has more than `MOST_FILES` files, names a file of another turn than
+            `turn_id` or no plain path, or lists a file twice; the message names the entry.
     """
     try:
         entries = convert(contract, _Entries)

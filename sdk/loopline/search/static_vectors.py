@@ -181,7 +181,11 @@ def static_words(text: str) -> list[str]:
 
 
 def split_pieces(chunk: Chunk) -> list[str]:
-    """Split the text of a chunk into pieces of whole lines, each after the title and the path of the chunk."""
+    """Split the text of a chunk into pieces of whole lines, each after the title and the path of the chunk.
+
+    A text of at most `LONGEST_PIECE` characters is one piece. A longer text is cut into pieces of at most
+    `PIECE_CHARACTERS`, except for the last piece; a line that is longer than a piece is cut too.
+    """
     head = f"{chunk.title}\n{chunk.path}\n"
     text = chunk.text
     if len(text) <= LONGEST_PIECE:

@@ -151,9 +151,10 @@ def _digest(text: str) -> str:
 
 
 def _prompt_parts(timeline: Timeline) -> Iterator[tuple[str, Json]]:
-    """Yield the name and value of each part: first the requests of all rounds, then their messages.
+    """Yield parts of up to `PROMPTS` requests as `prompts-0`, …, then of up to `MESSAGES` values as `messages-0`, ….
 
-    A request has the numbers of its system text, its tools and its messages, so each of them is stored once.
+    A request has the numbers of its system text, its tools and its messages among the values of all later parts, so
+    each of them is stored once.
     """
     numbers: dict[str, int] = {}
     messages: list[Json] = []

@@ -125,10 +125,10 @@ class Reactions(Struct):
         )
 
     def new_lines_since(self, seq: int) -> list[str]:
-        """Return a line for each machine feedback after that seq, and for each turn with a new reaction of the user.
+        """Return a line for each machine feedback after that seq, if it counts, and for each new reaction of the user.
 
-        The lines are in order of seq. Only the user's newest reaction to a turn is reported, if it differs from the
-        reaction that counted at that seq; so is a withdrawal.
+        The lines are in order of seq. Only the user's newest reaction to a turn is reported, if it or its text differs
+        from the reaction that counted at that seq; so is a withdrawal.
         """
         recent = self._after(seq) if self._entries else []
         if not recent:

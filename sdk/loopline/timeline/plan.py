@@ -306,11 +306,11 @@ def _is_marker_line(line: str, steps: int) -> bool:
 
 
 def history(plans: Plans, limit: int | None = None) -> str:
-    """Render every plan except the current one in at most `limit` tokens; empty without such plans.
+    """Render the plans except the current one in at most `limit` tokens, and a heading; empty without such plans.
 
     Open plans come first, then closed plans, each newest first and with the ref of its newest snapshot. A closed plan
-    has one line. Open plans show their steps if the steps of all of them fit. Plans that do not fit are counted, with
-    the ref that lists them.
+    has one line. Open plans show their steps if all plans then fit. Plans that do not fit, and older plans that `plans`
+    has dropped, are counted in one more line, with the ref that lists them. The limit is that of the plans alone.
     """
     current = plans.current
     earlier = [plan for plan in reversed(plans.open_plans) if plan is not current]

@@ -248,14 +248,15 @@ class ToolContext(Generic[Deps]):
         limits: Mapping[str, tl.LimitValue] | None = None,
         context: str = "",
     ) -> Awaitable[tl.TurnResult]:
-        """Start a child run for a task; awaiting it returns its result. The parameters are the fields of `ChildTask`.
+        """Start a child run for a task at once; awaiting it returns the result. The parameters are as in `ChildTask`.
 
         Only async tools with the effect "meta" can start child runs. If their call is resumed after a crash or a pause,
-        the function runs again, and its n-th `spawn` returns the same child run as before; a child run that has ended is
-        not started again. Citations in the answer are `[1]`, `[2]`, …, in the order of its `sources`.
+        the function runs again, and its n-th `spawn` returns the same child run as before; a child run that has ended
+        is not started again. Child runs that still run when the function ends are cancelled. Citations in the answer
+        are `[1]`, `[2]`, …, in the order of its `sources`.
 
         Raises:
-            ToolError: the tool may not start child runs, or the code of the child failed.
+            ToolError: the tool may not start this child run; or, when it is awaited, the code of the child failed.
         """
         try:
             asyncio.get_running_loop()
