@@ -41,7 +41,7 @@ from loopline.harness import StaleAnswer, Store, find_stale_answers, move_store
 from loopline.memory import Owner, UserFact, UserFacts
 from loopline.models import Json, JsonObject, one_line
 from loopline.reader import audit_document, heads_text, import_actions, read_heads
-from loopline.search.file_lock import replace_file
+from loopline.shared_files import replace_file
 from loopline.timeline.chain import Audit, Head
 
 

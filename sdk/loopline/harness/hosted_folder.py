@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path, PurePosixPath
 
 from loopline.refs import HostedRef
-from loopline.search.file_lock import replace_file
+from loopline.shared_files import replace_file
 from loopline.timeline import FileAdded, workspace
 
 PREFIX = "loopline-files-"

@@ -48,7 +48,7 @@ from loopline.search import (
     query_terms,
     rarity,
 )
-from loopline.search.file_lock import lock_file
+from loopline.shared_files import lock_file
 
 logger: logging.Logger = logging.getLogger("loopline")
 

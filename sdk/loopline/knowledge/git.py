@@ -17,7 +17,7 @@ from git import Git
 
 from loopline.errors import KnowledgeError
 from loopline.knowledge.repository import LeftOut, RepositoryFile
-from loopline.search.file_lock import lock_file
+from loopline.shared_files import lock_file
 
 _REMOTE = re.compile(r"(?:https?|ssh|git|file)://|\w[\w.-]*@[\w.-]+:(?!//)", re.IGNORECASE)
 # In an HTTP URL the user name may be a token; in other URLs it is usually `git`.

@@ -25,7 +25,7 @@ from loopline.bundle import McpConnectionSettings
 from loopline.clock import Clock
 from loopline.errors import ToolError
 from loopline.models import one_line
-from loopline.search.file_lock import replace_file
+from loopline.shared_files import replace_file
 
 LOOPBACK = "127.0.0.1"
 REQUEST_BYTES = 16_384

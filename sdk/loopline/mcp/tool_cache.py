@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from loopline.search.file_lock import replace_file
+from loopline.shared_files import replace_file
 from loopline.tools import McpToolSpec
 
 

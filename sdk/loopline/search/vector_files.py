@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loopline.search.embedder import Embedder, EmbeddingError, Vector
-from loopline.search.file_lock import lock_file, open_lock_file
 from loopline.search.index import Index
 from loopline.search.vectors import (
     PASSAGE_TEXT_VERSION,
@@ -32,6 +31,7 @@ from loopline.search.vectors import (
     VectorProgress,
     passage_text,
 )
+from loopline.shared_files import lock_file, open_lock_file
 
 MAX_FINISHED = 16
 MAX_UNFINISHED = 4

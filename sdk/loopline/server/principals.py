@@ -19,7 +19,7 @@ from loopline import timeline
 from loopline.clock import Clock, SystemClock
 from loopline.errors import LooplineError
 from loopline.names import nearest_hint
-from loopline.search.file_lock import lock_file, replace_file
+from loopline.shared_files import lock_file, replace_file
 
 PRIVILEGED = "privileged"
 """The role that may read the conversations of all users of its tenant and project."""
