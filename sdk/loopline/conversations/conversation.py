@@ -336,8 +336,7 @@ class Conversation(ConversationReader, Generic[T_co]):
     async def listen(self, *, after: int | None = None) -> AsyncGenerator[Event, None]:
         """Yield the events of every turn of the conversation from now on.
 
-        Over a store in PostgreSQL they are those of turns in any process, else those of turns that run in this process.
-
+        Of a turn that another process runs they are its blocks, and with a store in PostgreSQL also its deltas.
         It can have any number of subscribers, each at its own speed. Leave the iteration to end it. With `after`, a
         seq, every later block is yielded once and in order: those that are in the log already, and those that a slow
         subscriber would miss.

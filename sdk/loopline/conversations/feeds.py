@@ -123,7 +123,7 @@ class Feed:
     """The timeline of a conversation as far as it was read here. It is read again and again while somebody follows it.
 
     With live events it is read when another process says that there are new blocks, and deltas are delivered in between.
-    `feeds` are all of its harness.
+    `feeds` are all of its harness. `timeline` stays empty unless `keeps_timeline`; `seq` is that of the last block.
     """
 
     log: tl.TimelineLog
@@ -131,6 +131,8 @@ class Feed:
     subscriptions: Subscriptions
     live: LiveEvents | None = None
     feeds: Sized = ()
+    keeps_timeline: bool = True
+    seq: int = 0
     timeline: tl.Timeline = field(default_factory=tl.Timeline)
     followers: int = 0
     _senders: list[TurnSender] = field(default_factory=list[TurnSender])
@@ -156,19 +158,20 @@ class Feed:
         """
         async with self._order:
             if not self._is_opened:
-                timeline = await tl.open_timeline(self.log, self.conversation)
-                self._note_blocks(timeline.blocks)
-                self.timeline = timeline
-                self._is_opened = True
-                self.subscriptions.deliver_delta(self.conversation, None, timeline.seq)
+                await self._open()
+                self.subscriptions.deliver_delta(self.conversation, None, self.seq)
                 return True
-            blocks = await self.log.read(self.conversation, after=self.timeline.seq)
+            if not self.keeps_timeline:
+                self.seq = max(self.seq, self.subscriptions.delivered(self.conversation))
+            blocks = await self.log.read(self.conversation, after=self.seq)
             if holds:
                 blocks = self._without_held(blocks)
             if not blocks:
                 return False
-            self.timeline.extend(blocks)
-            self.timeline = tl.trimmed(self.timeline)
+            self.seq = blocks[-1].seq
+            if self.keeps_timeline:
+                self.timeline.extend(blocks)
+                self.timeline = tl.trimmed(self.timeline)
             self._note_blocks(blocks)
             for block in blocks:
                 self.subscriptions.deliver(self.conversation, block)
@@ -176,6 +179,16 @@ class Feed:
                     sender.receive(block.turn, block, block.seq)
         self._wake_waiting()
         return True
+
+    async def _open(self) -> None:
+        """Read the timeline, or the newest seq alone."""
+        if self.keeps_timeline:
+            self.timeline = await tl.open_timeline(self.log, self.conversation)
+            self._note_blocks(self.timeline.blocks)
+            self.seq = self.timeline.seq
+        elif summary := await self.log.find(self.conversation):
+            self.seq = summary.head
+        self._is_opened = True
 
     def _without_held(self, blocks: Sequence[tl.Block]) -> Sequence[tl.Block]:
         """Return the blocks before the first block of a runner that no live message has announced yet.
@@ -201,7 +214,10 @@ class Feed:
             self._text.settle()
 
     async def run(self) -> None:
-        """Read and deliver new blocks and deltas until the conversation is forgotten, or its blocks are not valid."""
+        """Read and deliver new blocks and deltas until the conversation is forgotten, or its blocks are not valid.
+
+        Without a timeline nobody waits for a turn, and it is not asked whether the conversation is forgotten.
+        """
         pause = FIRST_LOOK_SECONDS
         try:
             while True:
@@ -218,7 +234,7 @@ class Feed:
                 self._deliver_events()
                 if self._events and self._events[0] is waiting:
                     self._drop_events()  # it names blocks that the log does not have
-                is_idle = not is_new and pause >= LAST_LOOK_SECONDS
+                is_idle = self.keeps_timeline and not is_new and pause >= LAST_LOOK_SECONDS
                 if is_idle and await self.log.forgotten(self.conversation) is not None:
                     return
                 pause = self._next_pause(pause, is_new=is_new)
@@ -279,11 +295,11 @@ class Feed:
                 for reset in resets:
                     self._deliver(events.turn, reset)
             for delta in events.deltas[self._delivered - 1 :]:
-                if delta.at > self.timeline.seq:
+                if delta.at > self.seq:
                     return
                 self._delivered += 1
                 self._deliver_delta(events.turn, delta)
-            if events.head > self.timeline.seq:
+            if events.head > self.seq:
                 return
             self._drop_events()
 
@@ -301,9 +317,9 @@ class Feed:
             self._deliver(turn, delta)
 
     def _deliver(self, turn: int, delta: Delta) -> None:
-        self.subscriptions.deliver_delta(self.conversation, delta, self.timeline.seq)
+        self.subscriptions.deliver_delta(self.conversation, delta, self.seq)
         for sender in self._senders:
-            sender.receive(turn, delta, self.timeline.seq)
+            sender.receive(turn, delta, self.seq)
 
     @contextmanager
     def sending(self, sink: EventSink | None) -> Generator[TurnSender | None, None, None]:
@@ -347,14 +363,24 @@ class Feed:
 
 
 class Feeds:
-    """The feeds of a process whose conversations other processes may run. With `live` they also deliver deltas."""
+    """The feeds of a process whose conversations other processes may run. With `live` they also deliver deltas.
+
+    Without `live` and `keeps_timelines` they read only the blocks that subscribers lack, and keep none; nobody may then
+    wait for a turn.
+    """
 
     def __init__(
-        self, log: tl.TimelineLog, subscriptions: Subscriptions, live: LiveEvents | None = None
+        self,
+        log: tl.TimelineLog,
+        subscriptions: Subscriptions,
+        live: LiveEvents | None = None,
+        *,
+        keeps_timelines: bool = True,
     ) -> None:
         self._log = log
         self._subscriptions = subscriptions
         self._live = live
+        self._keeps_timelines = keeps_timelines or live is not None
         self._feeds: dict[tl.ConversationKey, Feed] = {}
         self._open: dict[Feed, ExitStack] = {}
 
@@ -363,7 +389,14 @@ class Feeds:
         """Keep the feed of the conversation up to date inside the context."""
         feed = self._feeds.get(conversation)
         if feed is None or feed.is_over:
-            feed = Feed(self._log, conversation, self._subscriptions, self._live, self._feeds)
+            feed = Feed(
+                self._log,
+                conversation,
+                self._subscriptions,
+                self._live,
+                self._feeds,
+                self._keeps_timelines,
+            )
             self._feeds[conversation] = feed
             self._open[feed] = opened = ExitStack()
             if self._live is not None:
@@ -388,6 +421,6 @@ class Feeds:
         `last_seq` is the last seq of the conversation that this process has read.
         """
         with self.following(conversation) as feed:
-            subscriber = Subscriber(sink, max(feed.timeline.seq, last_seq or 0) or None)
+            subscriber = Subscriber(sink, max(feed.seq, last_seq or 0) or None)
             with self._subscriptions.subscribed(conversation, subscriber):
                 yield

@@ -203,6 +203,11 @@ class Subscriptions:
             logs=logger.isEnabledFor(logging.INFO),
         )
 
+    def delivered(self, conversation: tl.ConversationKey) -> int:
+        """Return the seq up to which every subscriber of the conversation has received the blocks."""
+        subscribers = self._subscribers.get(conversation, ())
+        return min([subscriber.seq or 0 for subscriber in subscribers], default=0)
+
     def has(self, conversation: tl.ConversationKey) -> bool:
         """Return whether the conversation has a subscriber."""
         return conversation in self._subscribers

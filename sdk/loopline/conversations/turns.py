@@ -124,11 +124,11 @@ class Turns:
         self._subscriptions = subscriptions.Subscriptions(log, observer, redactor)
         self._submits_only = submits_only
         self._live = live
-        has_feeds = submits_only or live is not None
-        self._feeds = Feeds(log, self._subscriptions, live) if has_feeds else None
+        self._feeds = Feeds(log, self._subscriptions, live, keeps_timelines=submits_only)
         self._reading_inputs: set[asyncio.Task[None]] = set()
         self._cache = ConversationCache(log)
         self._closing = False
+        self._is_closed = False
         self.on_turn_end: Callable[[tl.ConversationKey], None] | None = None
         if bundle is not None:
             bundle.services.background.follow(self._subscriptions.running)
@@ -150,8 +150,12 @@ class Turns:
         """Return the bundle that runs the turns of this harness.
 
         Raises:
-            LooplineError: there is none.
+            LooplineError: there is none, or the harness is closed.
         """
+        if self._is_closed:
+            raise errors.LooplineError(
+                "the harness is closed: call this inside async with Harness.open(…) as harness"
+            )
         if self._bundle is None:
             raise errors.LooplineError(
                 "the conversation was opened without a bundle: it can be read, not run"
@@ -278,13 +282,12 @@ class Turns:
     def subscribed(
         self, conversation: tl.ConversationKey, sink: EventSink
     ) -> AbstractContextManager[None]:
-        """Deliver every event of the conversation's turns to `sink` inside the context; without feeds, of those that run here.
+        """Deliver every event of the conversation's turns to `sink` inside the context.
 
+        Without live events the sink receives only the blocks of turns that other processes run.
         Delivery starts after the last block that this process has read, or with the next turn if it has read none.
         """
-        if self._feeds is not None:
-            return self._feeds.subscribed(conversation, sink, self.last_seq(conversation))
-        return self.listened(conversation, sink)
+        return self._feeds.subscribed(conversation, sink, self.last_seq(conversation))
 
     def listened(
         self, conversation: tl.ConversationKey, sink: EventSink
@@ -448,12 +451,14 @@ class Turns:
             await lease.stop(recorder)
 
     async def close(self) -> None:
-        """Stop every running turn; waiting turns stay pending."""
+        """Stop every running turn; waiting turns stay pending. Later turns are refused, or handed over after `hand_over`."""
+        hands_over = self._closing
         self._closing = True
         await _wait_for_ends(
             self._begin_to_stop({key for key, lock in self._queues.items() if lock.locked()})
         )
         await self._cancel(self._requests)
+        self._is_closed = not hands_over
 
     async def hand_over(self) -> None:
         """Leave every running turn unfinished for the next process, except turns that a user is stopping. Starts no other turn."""
@@ -551,7 +556,6 @@ class Turns:
             raise errors.LooplineError(
                 "this process only submits turns, so it cannot continue one with other limits, models or bundles"
             )
-        assert self._feeds is not None
         try:
             with self._feeds.following(conversation) as feed, feed.sending(request.sink) as sender:
                 await feed.update()
