@@ -285,7 +285,9 @@ async def test_with_cascade_every_fork_goes_too(log: TimelineLog) -> None:
     await log.fork(HERE, FORK, 1)
     await tell(log, FORK, "three")
     await log.fork(FORK, AGAIN, 2)
+    assert {*await log.forks(HERE)} == {"fork", "again"}
     await log.forget(HERE, cascade=True)
+    assert await log.forks(HERE) == []
     assert [summary.conversation for summary in await log.conversations()] == [other_key]
     assert await log.forgotten(FORK) == await log.forgotten(AGAIN) == await log.forgotten(HERE)
 
@@ -295,5 +297,6 @@ async def test_with_cascade_a_fork_that_shows_none_of_it_stays(log: TimelineLog)
     await log.fork(HERE, FORK, 1)
     await tell(log, FORK, "three")
     await log.fork(FORK, AGAIN, 1)
+    assert await log.forks(FORK) == []
     await log.forget(FORK, cascade=True)
     assert {summary.conversation for summary in await log.conversations()} == {HERE, AGAIN}

@@ -28,10 +28,12 @@ from loopline.timeline import (
     TimelineLog,
     ToolCalled,
     ToolResult,
+    TurnHeader,
     Unknown,
     UnsoundBody,
     UserFollowup,
     UserPrompt,
+    UserRecalled,
 )
 from loopline.timeline.log import HeadMoved
 from tests.conformance.conftest import Opening
@@ -505,6 +507,30 @@ async def test_a_conversation_that_begins_without_a_prompt_has_no_title(log: Tim
     summary = await log.find(HERE)
     assert summary is not None
     assert summary.title == ""
+
+
+async def test_a_recalled_prompt_leaves_no_turn_unfinished_unless_its_turn_has_started(
+    log: TimelineLog,
+) -> None:
+    async with log.lease(HERE) as term:
+
+        async def unfinished_after(entry: Entry) -> bool:
+            """Append a block, and return whether the conversation may have an unfinished turn."""
+            await log.append(HERE, [entry], seen=0, term=term)
+            return [each.conversation for each in await log.unfinished()] == [HERE]
+
+        assert await unfinished_after(prompt("one"))
+        assert await unfinished_after(prompt("two"))
+        assert await unfinished_after(Entry(body=UserRecalled(said=1), turn=2))  # another prompt
+        assert await unfinished_after(Entry(body=UserRecalled(said=2), turn=2))
+        assert not await unfinished_after(Entry(body=Exit(reason="complete"), turn=1))
+        assert await unfinished_after(prompt("three"))
+        assert await unfinished_after(prompt("four"))
+        assert await unfinished_after(Entry(body=UserRecalled(said=7), turn=4))
+        header = TurnHeader(bundle="tea", model="m", protocol="native")
+        assert await unfinished_after(Entry(body=header, turn=3))
+        assert await unfinished_after(Entry(body=UserRecalled(said=6), turn=3))  # too late
+        assert not await unfinished_after(Entry(body=Exit(reason="complete"), turn=3))
 
 
 async def test_conversations_are_listed_the_one_active_last_first(log: TimelineLog) -> None:

@@ -86,7 +86,7 @@ async def test_a_missing_or_damaged_blob_is_named_and_the_rest_is_read(store: Pa
         await log.append(HERE, [prompt("small"), LARGE], seen=0)
         (blob,) = files(store)
         blob.write_bytes(b"something else")
-        with pytest.raises(StoreError, match=f"{blob} is damaged"):
+        with pytest.raises(StoreError, match=f"block 2: blob {blob} is damaged"):
             await log.read(HERE)
         blob.unlink()
         with pytest.raises(StoreError, match=f"{blob} is missing"):

@@ -119,6 +119,27 @@ def test_a_tool_that_fails_says_where(slow: Loopline) -> None:
     assert ran.code == 1
 
 
+INTERRUPTED_TOOL = """
+from loopline import Bundle, tool
+
+
+@tool(effect="read")
+def steep() -> str:
+    \"\"\"Steep.\"\"\"
+    raise KeyboardInterrupt
+
+
+bundle = Bundle(id="tea", tools=[steep])
+"""
+
+
+def test_an_interrupt_that_a_tool_raises_is_its_failure(tmp_path: Path) -> None:
+    write(tmp_path, {"tea.py": INTERRUPTED_TOOL})
+    ran = Loopline(tmp_path)("tool", "tea.py", "tea.steep")
+    assert (ran.code, "tea.steep: KeyboardInterrupt" in ran.err) == (1, True)
+    assert "tea.py:8" in ran.err
+
+
 def test_a_program_that_fails_says_so_to_the_shell(slow: Loopline) -> None:
     local = ["--prop", "execution.runtime.mode=local", "--prop", "execution.allow_local=true"]
     for program, code in (("1 / 0", 1), ("print('well')", 0)):
@@ -277,3 +298,32 @@ def test_check_names_the_line_of_a_limit_that_there_is_not(tea: Loopline) -> Non
     ran = tea("check", "guide")
     assert ran.code == 1
     assert f"error: {init}:8: no limit 'max_round', nearest is " in ran.err
+
+
+def test_no_output_has_the_password_of_a_repository(tmp_path: Path) -> None:
+    write(tmp_path, {"tea.py": ANNOTATED})
+    url = "http://bob:WRONG@127.0.0.1:1/shop.git"
+    for arguments in (
+        ("check", "tea.py", "--prop", f"knowledge.repo={url}"),
+        ("check", "tea.py", "--prop", f"knowledge.repo={url}", "--json"),
+        ("check", "tea.py", "--prop", f"knowledge.repositories.shop.repo={url}"),
+        ("check", "tea.py", "--prop", f"knowledge.repositories={url}"),
+        ("check", "tea.py", "--prop", url),
+    ):
+        ran = Loopline(tmp_path)(*arguments)
+        assert ran.code != 0
+        assert "127.0.0.1:1/shop.git" in ran.out + ran.err, arguments
+        assert "WRONG" not in ran.out + ran.err, arguments
+
+
+def test_the_suggested_commands_have_no_password_of_a_url(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {
+            "tea.py": "from loopline import Bundle\n"
+            "bundle = Bundle(id='tea', configuration={'shop': {'url': ''}})\n"
+        },
+    )
+    ran = Loopline(tmp_path)("run", "tea.py", "hi", "--prop", "shop.url=http://bob:WRONG@tea.io/x")
+    assert (ran.code, "shop.url=http://tea.io/x" in ran.err) == (0, True)
+    assert "WRONG" not in ran.out + ran.err

@@ -13,7 +13,7 @@ import pytest
 
 from loopline import Bundle, Harness
 from tests.doors.bundles import QUESTION, ledger, start_working
-from tests.doors.command import LIMIT_SECONDS, Loopline, finish, wait_for
+from tests.doors.command import LIMIT_SECONDS, Loopline, finish, wait_for, write
 from tests.doors.terminal import Terminal
 from tests.support.echo_model import EchoModel
 
@@ -64,6 +64,36 @@ def test_ctrl_c_waits_for_no_thread_of_a_tool() -> None:
     """As the second one does that is pressed when the turn has ended and the process has not."""
     ended = subprocess.run([sys.executable, "-c", INTERRUPTED], timeout=LIMIT_SECONDS)
     assert ended.returncode == 128 + signal.SIGINT
+
+
+HANGING = """
+import time
+
+from loopline import Bundle, tool
+from loopline.testing import Call, Say, ScriptedModel
+
+
+@tool(effect="read")
+def hang() -> str:
+    \"\"\"Hang.\"\"\"
+    print("hanging", flush=True)
+    time.sleep(600)
+    return ""
+
+
+bundle = Bundle(
+    id="tea",
+    tools=[hang],
+    model=ScriptedModel([Say("", Call("tea.hang")), Say("gone on")]),
+    limits={"tool_timeout_seconds": 0.1},
+)
+"""
+
+
+def test_a_tool_that_runs_after_its_timeout_does_not_keep_the_process(tmp_path: Path) -> None:
+    write(tmp_path, {"tea.py": HANGING})
+    ran = Loopline(tmp_path)("run", "tea.py", "go", "--json")
+    assert (ran.code, ran.value["answer"]) == (0, "gone on")
 
 
 def test_a_killed_turn_is_carried_on_and_nothing_is_begun_twice(slow: Loopline) -> None:
@@ -174,6 +204,18 @@ def test_what_a_second_sender_waits_for_is_said_and_what_it_may_do(slow: Looplin
         finish(first)
         terminal.see("the wait is over: turn_2 runs")
         assert terminal.end() == 0
+
+
+def test_resume_waits_for_a_turn_of_another_process_and_shows_it(slow: Loopline) -> None:
+    running = start_working(slow, "-c", "c1", "--prop", "seconds=2")
+    with Terminal(slow, "resume", "slow", "-c", "c1", columns=120) as terminal:
+        terminal.see("waiting: turn_1 has been running since ")
+        terminal.see("in another process · loopline stop -c c1 ends it")
+        assert finish(running).code == 0
+        terminal.see("turn_1 has ended in another process")
+        assert terminal.end() == 0
+    assert "withdraws" not in terminal.text
+    assert "1 said; dug" in terminal.text
 
 
 def test_a_sender_who_gives_up_has_run_nothing(slow: Loopline) -> None:

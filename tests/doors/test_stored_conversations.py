@@ -34,10 +34,25 @@ def test_forget_asks_at_a_terminal_and_keeps_what_is_not_confirmed(tea: Loopline
 def test_forget_of_a_name_that_never_was_is_an_error(tea: Loopline) -> None:
     tea("run", "guide", QUESTION, "-c", "c1")
     unknown = tea("forget", "c2", "--yes")
-    assert (unknown.code, "there is no conversation c2" in unknown.err) == (1, True)
+    assert (unknown.code, "no conversation 'c2'" in unknown.err) == (1, True)
     assert tea("forget", "c1", "--yes").code == 0
     again = tea("forget", "c1", "--yes")
     assert (again.code, "was forgotten before" in again.err) == (0, True)
+
+
+def test_forget_says_how_many_forks_it_removes(tea: Loopline) -> None:
+    tea("run", "guide", QUESTION, "-c", "c1")
+    assert tea("fork", "c1", "--seq", "2", "--name", "c2").code == 0
+    assert tea("fork", "c2", "--seq", "1", "--name", "c3").code == 0
+    refused = tea("forget", "c1", "--yes")
+    assert (refused.code, "--cascade" in refused.err) == (1, True)
+    shown = "3 conversations, c1 and its forks c2, c3"
+    with Terminal(tea, "forget", "c1", "--cascade") as terminal:
+        terminal.wait_for(f"Remove {shown}, for good? [y/N]")
+        terminal.type("n\n")
+        assert terminal.end() == 1
+    assert tea("forget", "c1", "--cascade", "--yes").err == f"{shown}, are forgotten\n"
+    assert tea("timeline", "--list").err == "no conversation yet\n"
 
 
 def test_a_store_that_is_not_there_is_not_created_to_change_what_is_in_it(tea: Loopline) -> None:
@@ -118,7 +133,7 @@ def test_fork_prints_the_name_of_the_new_conversation(tea: Loopline) -> None:
 def test_feedback_is_recorded_and_taken_back(tea: Loopline) -> None:
     tea("run", "guide", QUESTION, "-c", "c1")
     assert tea("feedback", "turn_1", "not_ok", "--text", "too short").code == 0
-    assert tea("feedback", "turn_1", "none").code == 0
+    assert tea("feedback", "1", "none").code == 0
     bodies = [block["body"] for block in tea.blocks("c1") if block["type"] == "turn.feedback"]
     assert [(body.get("reaction"), body.get("text")) for body in bodies] == [
         ("not_ok", "too short"),
@@ -165,12 +180,23 @@ def test_what_is_asked_of_no_conversation_is_an_error(tea: Loopline) -> None:
     tea("run", "guide", QUESTION, "-c", "c1")
     unknown = tea("answer", "-c", "c2")
     assert (unknown.code, "no conversation 'c2'" in unknown.err) == (1, True)
+    for line in ("read ar:turn_1.user.prompt -c", "feedback turn_1 ok -c", "fork --seq 1"):
+        assert tea(*line.split(), "c2").err == unknown.err
     (tea.folder / "other.json").write_text('{"teas": 3}')
     imported = tea("import", "other.json")
     assert (imported.code, "the document is not an exported conversation" in imported.err) == (
         1,
         True,
     )
+
+
+def test_an_export_of_no_conversation_is_the_error_of_the_timeline(tea: Loopline) -> None:
+    tea("run", "guide", QUESTION, "-c", "c1", "--user", "ann")
+    expected = tea("timeline", "c1")
+    assert "no conversation 'c1' of the user 'local'" in expected.err
+    for options in ((), ("--html",)):
+        ran = tea("export", "c1", *options)
+        assert (ran.code, ran.out, ran.err) == (1, "", expected.err)
 
 
 def test_a_new_conversation_does_not_get_the_name_of_a_forgotten_one(asker: Loopline) -> None:

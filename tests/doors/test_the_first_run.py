@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -85,6 +86,33 @@ def test_json_is_one_object_on_stdout(tea: Loopline) -> None:
     assert value["late_input"] == []
 
 
+PRINTING = """
+import subprocess
+
+from loopline import Bundle, tool
+
+print("imported")
+
+
+@tool(effect="read")
+def steep() -> str:
+    \"\"\"Steep.\"\"\"
+    print("steeping")
+    subprocess.run(["echo", "boiling"], check=True)
+    return "tea"
+
+
+bundle = Bundle(id="tea", tools=[steep])
+"""
+
+
+def test_what_a_bundle_prints_is_on_stderr_beside_json(tmp_path: Path) -> None:
+    write(tmp_path, {"tea.py": PRINTING})
+    ran = Loopline(tmp_path)("tool", "tea.py", "tea.steep", "--json")
+    assert ran.value["text"] == "tea"
+    assert {"imported", "steeping", "boiling"} <= {*ran.err.splitlines()}
+
+
 def test_a_question_can_come_from_stdin(tea: Loopline) -> None:
     assert "three minutes" in tea("run", "guide", "-", stdin=QUESTION).out
 
@@ -96,6 +124,13 @@ def test_the_picture_needs_nothing_from_elsewhere(tea: Loopline) -> None:
     assert "url(http" not in picture
     assert "steeped" in picture
     assert "--svg" not in picture
+
+
+def test_a_picture_that_cannot_be_written_is_refused_before_the_turn(tea: Loopline) -> None:
+    for file in ("nowhere/run.svg", "guide"):
+        ran = tea("run", "guide", QUESTION, "--svg", file)
+        assert (ran.code, ran.out, f"error: {file}: " in ran.err) == (1, "", True)
+    assert not (tea.folder / ".loopline").exists()
 
 
 @pytest.mark.parametrize("line", ["--help", "nope", "read nowhere", "run guide ' '"])

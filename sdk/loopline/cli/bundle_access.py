@@ -24,6 +24,7 @@ from loopline.cli.terminal import QUIET, Screen, escape
 from loopline.errors import CassetteError, ModelError, PropertyError, StoreError
 from loopline.knowledge import KnowledgeState, Progress
 from loopline.models import dumps
+from loopline.models.safe_text import hide_password
 from loopline.models.schema_samples import sample_value
 from loopline.timeline import Block, PendingCall, ToolResult
 
@@ -236,14 +237,16 @@ def _next_run(run: FinishedRun, folder: Path, stored: Sequence[str]) -> list[str
     repository = repository_to_ask(run.knowledge, folder) if run.knowledge else None
     if repository is None or not run.text:
         return ["chat", run.bundle, *conversation_options]
-    others = [prop for prop in run.choices.props if prop.partition("=")[0].strip() != REPO]
+    props = map(hide_password, run.choices.props)
+    others = [prop for prop in props if prop.partition("=")[0].strip() != REPO]
     options = _repeated("--prop", [*others, f"{REPO}={repository}"])
     model = _option("--model", run.choices.model)
     return ["run", run.bundle, run.text, *options, *stored, *model]
 
 
 def _conversation_options(conversation: str, choices: Choices, stored: Sequence[str]) -> list[str]:
-    return ["-c", conversation, *stored, *run_options(choices)]
+    """Return the options of a command that is printed, or sent to a client: without the passwords of URLs."""
+    return ["-c", conversation, *stored, *map(hide_password, run_options(choices))]
 
 
 def _answer_run(run: FinishedRun, stored: Sequence[str], values: Sequence[str]) -> list[str]:

@@ -33,6 +33,7 @@ from loopline.errors import BundleError, LooplineError, ToolError
 from loopline.harness import features_for, open_executions, skill_places
 from loopline.knowledge import ROOT_SETTINGS, KnowledgeState
 from loopline.models import Json, JsonObject, OutputSchema, dumps, output_type_of
+from loopline.models.safe_text import hide_password
 from loopline.prompt import Native, View
 from loopline.reader import ConversationView, Reader
 from loopline.sandbox import Feature
@@ -164,9 +165,9 @@ def _read_descriptors(loaded: bundles.LoadedBundle, findings: Findings) -> None:
     findings.agents = findings.attempt(partial(bundles.bundle_agents, loaded), Agents())
     findings.problems += bundles.build_call_problems(loaded)
     findings.problems += [text for text, _ in bundles.misspelt_attributes(loaded.bundle.workflow)]
-    if not inspect.iscoroutinefunction(loaded.bundle.workflow.process):
-        name = loaded.bundle.workflow.__name__
-        findings.problems.append(f"{loaded.folder}: {name}.process must be `async def`")
+    workflow = loaded.bundle.workflow
+    if not inspect.iscoroutinefunction(workflow.process):
+        findings.problems.append(str(bundles.process_error(workflow, "must be `async def`")))
 
 
 def _find_skills(module: str, loaded: bundles.LoadedBundle, findings: Findings) -> Skills:
@@ -255,7 +256,7 @@ def _findings_lines(findings: Findings) -> Iterator[Text]:
     yield _section("properties", "" if findings.properties.written else "none")
     for name, value in findings.properties.flat().items():
         if name.partition(".")[0] in findings.properties.written:
-            yield Text.assemble(f"    {name}", (f" = {dumps(value)}", QUIET))
+            yield Text.assemble(f"    {name}", (f" = {dumps(_hide_passwords(value))}", QUIET))
 
 
 def _tool_line(tool: toolbox.Tool) -> Text:
@@ -398,20 +399,30 @@ def _first_line(text: str) -> str:
     return text.strip().partition("\n")[0]
 
 
+def _hide_passwords(value: Json) -> Json:
+    """Return the value of a property with the URLs in it as `hide_password` returns them."""
+    match value:
+        case str():
+            return hide_password(value)
+        case list():
+            return [*map(_hide_passwords, value)]
+        case dict():
+            return {key: _hide_passwords(item) for key, item in value.items()}
+        case _:
+            return value
+
+
 def _findings_document(findings: Findings) -> JsonObject:
     """Return the findings as JSON; MCP tools follow the bundle's tools, and the knowledge space is left out."""
     tools: list[Json] = [
         {
-            "name": name,
+            "name": tool.spec.name,
             "effect": tool.effect,
             "traits": [*_traits(tool)],
             "description": tool.spec.description,
             "parameters": tool.spec.parameters,
         }
-        for name, tool in [
-            *findings.tools.items(),
-            *((tool.spec.name, tool) for tool in findings.servers.tools),
-        ]
+        for tool in (*findings.tools.values(), *findings.servers.tools)
     ]
     skills: list[Json] = [
         {"ref": skill.ref, "name": skill.name, "description": skill.description}
@@ -428,7 +439,7 @@ def _findings_document(findings: Findings) -> JsonObject:
         "skills": skills,
         "agents": agents,
         "output": structs.asdict(findings.output) if findings.output else None,
-        "properties": {**findings.properties.flat()},
+        "properties": _hide_passwords({**findings.properties.flat()}),
         "problems": list[Json](findings.problems),
         "warnings": list[Json](findings.warnings),
     }
@@ -475,7 +486,8 @@ async def call_tool(
         return FAILED
     except ToolError as error:
         notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
-        screen.error(f"{name}: {error}{notes}")
+        place = notes.removeprefix(f"\n{error}")  # a note may begin with the same text
+        screen.error(f"{name}: {error}{place}")
         return FAILED
     _show_outcome(outcome, choices, screen)
     return FAILED if outcome.failed else ANSWERED

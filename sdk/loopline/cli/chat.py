@@ -54,9 +54,7 @@ async def chat(
             run.introduce(harness, screen)
             local_chat = harness.conversation(name, user=choices.user_name)
             code = await _converse(local_chat, choices, screen)
-    exit_now(
-        code
-    )  # a thread may still wait for a line, and the process must not wait for the thread
+    exit_now(code)  # without waiting for a thread that may still read a line
 
 
 async def _converse(conversation: run.ChatConversation, choices: Choices, screen: Screen) -> int:

@@ -13,8 +13,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from functools import wraps
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Concatenate, Literal, NoReturn, TypeAlias
+from typing import Any, Concatenate, Literal, NoReturn, TextIO, TypeAlias
 
 import click
 
@@ -24,6 +25,8 @@ from loopline.errors import LooplineError
 from loopline.timeline import DEFAULT_USER, Reaction
 
 ANSWERED, FAILED, MISUSED = 0, 1, 2
+NEEDED = ("ag_ui", "fastapi", "jwt", "PIL", "python_multipart", "socketio", "uvicorn", "watchfiles")
+"""A module of each package of the extra `server`."""
 BY_SIGNAL = 128
 """The exit code of a process that a signal ended, minus the number of the signal."""
 
@@ -35,6 +38,16 @@ _STANDARD_FIELDS = {*vars(logging.makeLogRecord({})), "message", "asctime", "tas
 
 class UsageError(LooplineError):
     """The arguments or options of a command are wrong; its exit code is 2."""
+
+
+def check_extra() -> None:
+    """Check that the packages of the extra `server` are installed.
+
+    Raises:
+        LooplineError: a package is missing.
+    """
+    if any(find_spec(name) is None for name in NEEDED):
+        raise LooplineError("server and page need the extra: pip install 'loopline[server]'")
 
 
 @contextmanager
@@ -56,24 +69,24 @@ def execute(
     """Run the work of a command, print its error if it fails, and exit with its code.
 
     The code of a failure is 2 for a UsageError and 1 for other errors; a closed pipe of stdout is not a failure.
-    `verbose` writes the log to stderr, `as_json` also prints an error as JSON on stdout, and `paged` shows long
-    layouts in the user's pager. Ctrl-C ends the process at once with the code 130.
+    `verbose` writes the log to stderr, and `paged` shows long layouts in the user's pager. With `as_json` an error is
+    also printed as JSON on stdout, and what a bundle and its programs print there goes to stderr. Ctrl-C ends the
+    process at once with the code 130.
 
     Raises:
         SystemExit: always, except at Ctrl-C.
     """
     _configure_log(verbose, as_json)
-    screen = Screen(paged=paged)
+    out = _divert_stdout() if as_json else sys.stdout
+    screen = Screen(out=out, paged=paged)
     try:
         code = asyncio.run(work(screen))
     except LooplineError as error:
         _report(error, str(error), screen, as_json=as_json)
         _logger.debug("%s", type(error).__name__, exc_info=error)
         code = MISUSED if isinstance(error, UsageError) else FAILED
-    except (
-        BrokenPipeError
-    ):  # the reader has closed the pipe, as `| head` does, which is not an error
-        leave_pipe(sys.stdout)
+    except BrokenPipeError:  # the reader has left, as `| head` does, which is not an error
+        leave_pipe(out)
         code = ANSWERED
     except OSError as error:
         named = error.filename is not None and error.strerror is not None
@@ -89,6 +102,18 @@ def execute(
         _logger.exception("unexpected")
         code = FAILED
     raise SystemExit(code)
+
+
+def _divert_stdout() -> TextIO:
+    """Return the stdout of the process, and send to stderr what is printed otherwise, also by its child processes."""
+    try:
+        if sys.stdout.fileno() != 1:  # the caller has replaced it
+            return sys.stdout
+        out = os.fdopen(os.dup(1), "w", encoding=sys.stdout.encoding, errors="replace")
+        os.dup2(2, 1)
+    except OSError:  # stdout or stderr is closed
+        return sys.stdout
+    return out
 
 
 def _report(error: Exception, problem: str, screen: Screen, *, as_json: bool) -> None:

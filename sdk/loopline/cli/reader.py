@@ -16,7 +16,7 @@ from rich.text import Text
 
 from loopline import timeline as tl
 from loopline.cli import parameters
-from loopline.cli.options import ANSWERED, FAILED, Choices, UsageError, command, misuse
+from loopline.cli.options import ANSWERED, FAILED, Choices, UsageError, check_extra, command, misuse
 from loopline.cli.terminal import QUIET, REF, Screen, escape, quantity
 from loopline.errors import LooplineError, StoreError
 from loopline.harness import ConversationNames, ReadOnlyStore
@@ -85,11 +85,8 @@ async def read_blocks(
     Raises:
         LooplineError: the conversation does not exist.
     """
-    conversation = await choose_conversation(store, choices, screen)
-    blocks = await conversation.blocks()
-    if not blocks:
-        raise no_such_conversation(conversation.conversation.name, choices)
-    return conversation, blocks
+    conversation, _ = await choose_existing(store, choices, screen)
+    return conversation, await conversation.blocks()
 
 
 async def read_timeline(choices: Choices, screen: Screen) -> tl.Timeline:
@@ -205,6 +202,9 @@ async def read(choices: Choices, screen: Screen, refs: tuple[str, ...]) -> int:
     """Read anything that has a ref."""
     async with open_store(choices) as store:
         conversation = await choose_conversation(store, choices, screen)
+        key = conversation.conversation
+        if await store.log.find(key) is None and await store.log.forgotten(key) is None:
+            raise no_such_conversation(key.name, choices)
         reading = await conversation.read(refs)
     if choices.as_json:
         items: list[Json] = [_item_document(item) for item in reading]
@@ -265,8 +265,10 @@ async def export(choices: Choices, screen: Screen, html: bool, redact: tuple[str
     """Print a conversation as a JSON document, or as an HTML page."""
     if redact and not html:
         raise UsageError("--redact is for --html: a document must match its chain of digests")
+    if html:
+        check_extra()
     async with open_store(choices) as store:
-        conversation = await choose_conversation(store, choices, screen)
+        conversation, _ = await choose_existing(store, choices, screen)
         if html:
             from loopline.server import export_page
 

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, get_args
@@ -45,7 +46,7 @@ from loopline.errors import LooplineError
 from loopline.events import Delta
 from loopline.harness import Harness, parse_store_url
 from loopline.models import Json, JsonObject, dumps
-from loopline.react import Limits, parse_approval, result
+from loopline.react import Limits, parse_approval, result, threads_remain
 from loopline.search import ANSWER_SCORE
 
 if TYPE_CHECKING:
@@ -73,13 +74,19 @@ async def open_server(url: str, key_file: Path | None) -> AsyncGenerator[RemoteS
         UsageError: the file cannot be read, or the URL is invalid.
         LooplineError: the server cannot be reached, or refuses the key.
     """
-    from loopline.client import connect
+    from loopline.client import ServerProblem, connect
 
     key = await asyncio.to_thread(_read_key, key_file)
     with misuse(LooplineError):
         server = connect(url, key)
-    async with server:
-        yield server
+    try:
+        async with server:
+            yield server
+    except ServerProblem as error:
+        if error.status != HTTPStatus.UNAUTHORIZED:
+            raise
+        hint = f"set {KEY_VARIABLE}, or name the file of your key with --key-file"
+        raise LooplineError(f"{error}: {hint}") from error
 
 
 def _read_key(file: Path | None) -> str:
@@ -263,20 +270,35 @@ async def _run_turn(
     """Run one turn, or continue the turn that was cut off; print it, and return the exit code.
 
     Then wait for its calls in the background, print the next commands, and save a picture to `svg`. If Ctrl-C was
-    pressed, or the turn is neither complete nor paused, the process ends here without waiting for its threads.
+    pressed, the turn is neither complete nor paused, or a tool still runs after its timeout, the process ends here
+    without waiting for its threads.
 
     Raises:
         UsageError: the text is empty, or cannot be combined with the answers or files.
+        OSError: the picture cannot be written.
+        LooplineError: the conversation is damaged, and the message is not stored; or the turn could not begin or continue.
     """
     _check_message(begin)
+    if svg is not None:
+        _check_picture(svg)
     async with bundle_access.open_bundle(bundle, choices, screen) as harness:
         name = await _conversation_name(harness, choices, screen, is_new=begin.text is not None)
         conversation = harness.conversation(name, user=choices.user_name)
+        # A message to a damaged conversation is refused before it is stored. The turn reads only newer blocks again.
+        before = (await harness.newest_timeline(conversation.conversation)).next_turn
+        number = before.number if before is not None and begin.text is None else 0
         introduce(harness, screen)
         with stop_on_signal(screen, partial(stop, conversation, screen)) as request:
             answers = await _read_answers(conversation, begin.answers)
             begin = replace(begin, answers=answers)
-            finished = await watch(conversation, begin, choices, screen)
+            try:
+                finished = await watch(conversation, begin, choices, screen)
+            except LooplineError:
+                blocks = await conversation.blocks() if number else ()
+                finished = FinishedTurn(tl.Timeline(blocks), number)
+                if not finished.has_ended_elsewhere:
+                    raise
+                screen.note(f"{tl.turn_id(number)} has ended in another process")
         show_result(finished, name, screen, as_json=choices.as_json)
         left = request.stop is None and await _await_background(conversation, screen)
         summary = bundle_access.FinishedRun(
@@ -296,7 +318,7 @@ async def _run_turn(
         screen.save_picture(svg, _render_command(sys.argv[1:], choices.store))
     code = ANSWERED if finished.result.ok else FAILED
     is_cut = finished.result.exit_reason not in ("complete", "paused")
-    if left or request.stop is not None or is_cut:
+    if left or request.stop is not None or is_cut or threads_remain():
         exit_now(code)  # a tool in a thread cannot be stopped, and the process must not wait for it
     return code
 
@@ -408,6 +430,14 @@ def _check_message(begin: TurnInput) -> None:
         raise UsageError("--attach adds a file to a message: give a text with it")
 
 
+def _check_picture(file: Path) -> None:
+    """Raise an OSError if the file cannot be written; its content does not change."""
+    is_new = not file.exists()
+    file.open("ab").close()
+    if is_new:
+        file.unlink()
+
+
 def _parse_answer(written: str) -> tuple[str, str]:
     """Parse `c7=yes` as the id of a call and its value.
 
@@ -444,6 +474,11 @@ class FinishedTurn:
     def blocks(self) -> list[tl.Block]:
         """The blocks of this turn."""
         return [block for block in self.timeline if block.turn == self.number]
+
+    @property
+    def has_ended_elsewhere(self) -> bool:
+        """Whether `resume` has nothing to continue since the turn has ended; False for the number 0."""
+        return bool(self.number) and self.turn.exit is not None and self.timeline.next_turn is None
 
     @property
     def turn(self) -> tl.Turn:
@@ -496,7 +531,9 @@ async def watch(
     """
     options = ["-c", conversation.conversation.name, *bundle_access.store_options(choices)]
     location = escape(shlex.join(options))
-    hint = f"Ctrl-C withdraws your message · loopline stop {location} ends both"
+    elsewhere = f"in another process · loopline stop {location} ends it"
+    queued = f"Ctrl-C withdraws your message · loopline stop {location} ends both"
+    hint = elsewhere if begin.text is None else queued
     display = TurnDisplay(screen, animated=animated, busy_hint=hint)
     answers = begin.answers or None
     if begin.text is not None:
@@ -732,7 +769,10 @@ async def resume(
     statuses = ", ".join(f"{count} {status}" for status, count in counts if count)
     turns = quantity(len(recoveries), "turn")
     screen.note(f"{turns}: {statuses}" if recoveries else "no turn was cut off")
-    return ANSWERED if all(map(_is_fine, recoveries)) else FAILED
+    code = ANSWERED if all(map(_is_fine, recoveries)) else FAILED
+    if threads_remain():
+        exit_now(code)
+    return code
 
 
 def _is_fine(recovery: Recovery) -> bool:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Protocol, TypedDict, Unpack
@@ -22,7 +21,15 @@ from loopline import harness as harnesses
 from loopline.bundle import load
 from loopline.cli import parameters
 from loopline.cli.bundle_access import answer_command, open_bundle, parse_properties
-from loopline.cli.options import ANSWERED, Choices, TerminalLines, UsageError, command, misuse
+from loopline.cli.options import (
+    ANSWERED,
+    Choices,
+    TerminalLines,
+    UsageError,
+    check_extra,
+    command,
+    misuse,
+)
 from loopline.cli.terminal import Screen, escape, open_browser
 from loopline.cli.workers import worker_arguments, worker_processes
 from loopline.errors import BundleError, LooplineError
@@ -62,7 +69,6 @@ RELOAD_SECONDS = 1.0
 """The seconds that a server waits for its turns before a restart, which resumes them."""
 HOST, PORT = "127.0.0.1", 8_000
 SCAN = "APP_AV_SCAN"
-NEEDED = ("ag_ui", "fastapi", "jwt", "PIL", "python_multipart", "socketio", "uvicorn", "watchfiles")
 
 
 class ServeOptions(TypedDict):
@@ -142,6 +148,8 @@ async def serve(
         raise UsageError("--reload is for authors: omit it in production")
     if workers is not None and reload:
         raise UsageError("--reload restarts one process: omit --workers")
+    if workers is not None and harnesses.parse_store_url(choices.store).is_in_memory:
+        raise UsageError("a worker needs a store that other processes can open, not memory:")
     ways = _authenticators(options)
     if options["production"] and (not ways or os.environ.get(SCAN) != "1"):
         raise UsageError(f"--production needs --keys FILE or --issuer URL, and {SCAN}=1")
@@ -157,7 +165,8 @@ async def serve(
     _print_errors()
 
     def show_address(url: str) -> None:
-        screen.note(f"{escape(', '.join(bundles))} at {url}; the API is at /docs")
+        names = escape(", ".join(bundles))
+        screen.note(f"{names} at {url}; the page is at /page/, the API is at /docs")
 
     with misuse(LooplineError):
         server = make_server(served, host=host, port=port, on_listening=show_address)
@@ -315,7 +324,10 @@ async def _serve_until_a_change(
 @click.option(
     "--revoke", default="", metavar="ID", help="Remove this key instead: the part after llk_."
 )
-@parameters.scope_options
+@parameters.store_option
+@click.option("--user", help="The user of the key.")
+@click.option("--project", help="The project of the key.")
+@click.option("--tenant", help="The tenant of the key.")
 async def make_key(
     choices: Choices, screen: Screen, file: Path, role: tuple[str, ...], revoke: str
 ) -> int:
@@ -340,16 +352,6 @@ async def make_key(
     screen.note("This key is shown only once:")
     screen.write(key)
     return ANSWERED
-
-
-def check_extra() -> None:
-    """Check that the packages of the extra `server` are installed.
-
-    Raises:
-        LooplineError: a package is missing.
-    """
-    if any(find_spec(name) is None for name in NEEDED):
-        raise LooplineError("a server needs the extra: pip install 'loopline[server]'")
 
 
 LOOPBACK = "127.0.0.1"

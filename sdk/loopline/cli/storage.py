@@ -262,17 +262,21 @@ async def forget(choices: Choices, screen: Screen, name: str, cascade: bool, yes
         summary = await store.log.find(key)
         if summary is None:
             if await store.log.forgotten(key) is None:
-                raise LooplineError(
-                    f"there is no {shown} of the user {choices.user_name!r}: "
-                    "loopline timeline --list names them"
-                )
+                raise reader.no_such_conversation(name, choices)
             screen.note(f"{shown} was forgotten before")
             return ANSWERED
-        if not yes and not await _confirm(f"{shown}, {quantity(summary.turns, 'turn')}"):
+        subject = f"{shown}, {quantity(summary.turns, 'turn')}"
+        outcome = f"{shown} is forgotten"
+        forks = sorted(await store.log.forks(key)) if cascade else []
+        if forks:
+            subject = f"{quantity(len(forks) + 1, 'conversation')}, {escape(name)} and its forks "
+            subject += ", ".join(map(escape, forks))
+            outcome = f"{subject}, are forgotten"
+        if not yes and not await _confirm(subject):
             screen.note(f"{shown} is kept")
             return FAILED
         await store.forget(name, cascade=cascade, user=choices.user_name)
-    screen.note(f"{shown} is forgotten")
+    screen.note(outcome)
     return ANSWERED
 
 
@@ -368,14 +372,14 @@ async def _confirm(subject: str) -> bool:
 async def fork(choices: Choices, screen: Screen, seq: int, name: str) -> int:
     """Begin another conversation from a block of this one."""
     async with open_existing_store(choices) as store:
-        source = await reader.choose_conversation(store, choices, screen)
+        source, _ = await reader.choose_existing(store, choices, screen)
         copy = await source.fork(seq=seq, name=name)
     screen.print(Text(escape(copy.conversation.name)))
     return ANSWERED
 
 
 @command
-@click.argument("turn", metavar="TURN", help="The turn, such as turn_2.")
+@click.argument("turn", type=parameters.TURN, metavar="TURN", help="The turn, as turn_2 or 2.")
 @click.argument(
     "reaction",
     type=click.Choice(list(REACTIONS)),
@@ -385,12 +389,12 @@ async def fork(choices: Choices, screen: Screen, seq: int, name: str) -> int:
 @click.option("--text", default="", help="Your reason.")
 @parameters.conversation_option
 @parameters.user_options
-async def feedback(choices: Choices, screen: Screen, turn: str, reaction: str, text: str) -> int:
+async def feedback(choices: Choices, screen: Screen, turn: int, reaction: str, text: str) -> int:
     """Rate a turn; the newest reaction counts."""
     async with open_existing_store(choices) as store:
-        conversation = await reader.choose_conversation(store, choices, screen)
-        await conversation.feedback(turn, REACTIONS[reaction], text=text)
-    screen.note(f"{escape(turn)} of {escape(conversation.conversation.name)}: {reaction}")
+        conversation, _ = await reader.choose_existing(store, choices, screen)
+        await conversation.feedback(tl.turn_id(turn), REACTIONS[reaction], text=text)
+    screen.note(f"{tl.turn_id(turn)} of {escape(conversation.conversation.name)}: {reaction}")
     return ANSWERED
 
 

@@ -116,9 +116,8 @@ class Screen:
     ) -> None:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
-                stream.reconfigure(
-                    errors="replace"
-                )  # a character outside the encoding must not end the command
+                # a character outside the encoding must not end the command
+                stream.reconfigure(errors="replace")
         self._out = _console(out or sys.stdout)
         self._err = _console(err or sys.stderr)
         self._is_paged = paged

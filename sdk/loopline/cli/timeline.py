@@ -104,9 +104,15 @@ class BlockSelection:
         """Return the first `limit` matching blocks, and the seq of the last of them if more blocks match, otherwise None."""
         if self.limit is None:
             return await self.blocks(conversation), None
-        blocks = await replace(self, limit=self.limit + 1).blocks(conversation)
-        page = blocks[: self.limit]
-        return page, page[-1].seq if page and len(blocks) > len(page) else None
+        page = await self.blocks(conversation)
+        if len(page) < self.limit:
+            return page, None
+        last = page[-1].seq
+        try:
+            has_more = bool(await replace(self, after=last, limit=1).blocks(conversation))
+        except StoreError:  # the next block is damaged, and the page before it can be shown
+            has_more = True
+        return page, last if has_more else None
 
 
 @command

@@ -8,9 +8,8 @@ from pathlib import Path
 import click
 
 from loopline.cli.bundle_access import parse_properties
-from loopline.cli.options import ANSWERED, Choices, command, misuse
+from loopline.cli.options import ANSWERED, Choices, check_extra, command, misuse
 from loopline.cli.parameters import browser_options, model_options
-from loopline.cli.server import check_extra
 from loopline.cli.terminal import Screen, escape, open_browser
 from loopline.errors import LooplineError, StoreError
 from loopline.harness import DocumentStore, ReadOnlyStore, parse_store_url

@@ -426,7 +426,10 @@ class OpenedStore:
     async def _reader(self, conversation: tl.ConversationKey) -> reader.Reader:
         """Return a reader of the conversation, its user's conversations, and the knowledge that its turns used."""
         log = self.log
-        view = await reader.view_conversation(log, conversation)
+        try:
+            view = await reader.view_conversation(log, conversation)
+        except StoreError as error:
+            view = await reader.view_undamaged(log, conversation, error)
         knowledge = None
         if view.timeline.knowledge:  # without refs of a space, git is not loaded
             repositories = self.past_repositories

@@ -23,3 +23,4 @@ from loopline.reader.reader import KnowledgeRead as KnowledgeRead
 from loopline.reader.reader import Reader as Reader
 from loopline.reader.reader import conversation_lookup as conversation_lookup
 from loopline.reader.reader import view_conversation as view_conversation
+from loopline.reader.reader import view_undamaged as view_undamaged

@@ -129,14 +129,18 @@ class ConversationReader:
 
 
 @lru_cache(KEPT_NAMES)
-def check_name(kind: str, name: str) -> None:
+def check_name(kind: str, name: str, *, is_in_url: bool = False) -> None:
     """Check that a name can be stored; `kind`, such as "conversation", is for the message.
 
+    If it `is_in_url`, it is not `.` or `..` either: browsers and clients remove these parts from the path of a URL.
+
     Raises:
-        LooplineError: the name is blank, or is not valid Unicode.
+        LooplineError: the name is blank, is not valid Unicode, or cannot be in a URL.
     """
     check_type(name, str, f"the name of a {kind}", "a str")
-    if not name.strip() or well_formed(name) != name:
+    is_removed = is_in_url and name in (".", "..")
+    if is_removed or not name.strip() or well_formed(name) != name:
+        dots = ", '.' or '..'" if is_in_url else ""
         raise LooplineError(
-            f"{name!r} cannot be the name of a {kind}: use valid text that is not blank"
+            f"{name!r} cannot be the name of a {kind}: use valid text that is not blank{dots}"
         )

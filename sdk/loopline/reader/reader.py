@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from difflib import get_close_matches
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, structs
 
 from loopline import timeline as tl
-from loopline.errors import KnowledgeError, LooplineError, RefError
+from loopline.errors import KnowledgeError, LooplineError, RefError, StoreError
 from loopline.models import Json, dumps, well_formed
 from loopline.reader import conversation_documents as documents
 from loopline.reader.items import (
@@ -42,6 +42,7 @@ from loopline.refs import (
     SourcesRef,
     SpannedRef,
     SummaryRef,
+    block_ref,
     parse,
     replace_span,
 )
@@ -62,13 +63,16 @@ BlockRefs = BlockRef | CallRef | ArtifactRef | SummaryRef | FileRef
 class ConversationView(Struct, frozen=True):
     """A conversation to read from; with a `history` the timeline may start at a checkpoint.
 
-    `forgotten` is the time when it was forgotten, None for other conversations.
+    `forgotten` is the time when it was forgotten, None for other conversations. With a `damage`, the error of a block,
+    only the `undamaged` blocks can be read, by refs that name exactly one block.
     """
 
     timeline: tl.Timeline
     summary: tl.ConversationSummary | None = None
     forgotten: datetime | None = None
     history: tl.History | None = None
+    damage: StoreError | None = None
+    undamaged: Mapping[str, tl.Block] = {}
 
     async def containing(self, ref: Ref) -> tl.Timeline:
         """Return a timeline whose `find` gives the same result for the ref as the full timeline."""
@@ -96,6 +100,21 @@ async def view_conversation(
     summary = await log.find(conversation)
     forgotten = None if summary else await log.forgotten(conversation)
     return ConversationView(timeline, summary, forgotten, tl.History(log, conversation, timeline))
+
+
+async def view_undamaged(
+    log: tl.TimelineLog, conversation: tl.ConversationKey, damage: StoreError
+) -> ConversationView:
+    """Open a conversation that cannot be read in full because of the error `damage`, for a reader of single blocks."""
+    summary = await log.find(conversation)
+    blocks = await tl.read_undamaged(log, conversation, 0, summary.head) if summary else []
+    undamaged = {
+        name: block
+        for block in blocks
+        if isinstance(block, tl.Block)
+        for name in (block_ref(block.turn_id, block.type, block.n), block.ref)
+    }
+    return ConversationView(tl.Timeline(()), summary, damage=damage, undamaged=undamaged)
 
 
 def conversation_lookup(
@@ -150,15 +169,18 @@ class Reader(Struct, frozen=True, kw_only=True):
     async def _item(self, requested: str, room: int) -> Item:
         """Read one ref in at most `room` characters; a LooplineError gives an item "missing" with it as the message.
 
-        A forgotten conversation gives an item "gone". Before the first turn only skills and knowledge can be read.
+        A forgotten conversation gives an item "gone". Before the first turn only skills and knowledge can be read, and of
+        a damaged conversation only its undamaged blocks and other conversations.
         """
-        if self.conversation.forgotten is not None:
+        view = self.conversation
+        if view.forgotten is not None:
             return self._gone(requested)
         try:
             ref = parse(requested)
-            if not self.conversation.timeline.turns and not isinstance(
-                ref, KnowledgeRef | SkillRef
-            ):
+            if view.damage is not None:
+                if not isinstance(ref, BlockRefs | ConversationRef):
+                    raise view.damage
+            elif not view.timeline.turns and not isinstance(ref, KnowledgeRef | SkillRef):
                 raise RefError(f"{requested!r}: this conversation has not begun")
             return await self._read(ref, requested, room)
         except LooplineError as error:
@@ -199,6 +221,8 @@ class Reader(Struct, frozen=True, kw_only=True):
 
     async def find(self, ref: Ref) -> tl.Block | None:
         """Return the block that a ref names, ignoring its span, or None."""
+        if self.conversation.damage is not None and isinstance(ref, BlockRefs):
+            return self.conversation.undamaged.get(str(replace_span(ref, None)))
         return (await self.conversation.containing(ref)).find(ref)
 
     async def _block(self, ref: BlockRefs, requested: str, room: int) -> Item:
@@ -206,8 +230,11 @@ class Reader(Struct, frozen=True, kw_only=True):
 
         Raises:
             RefError: the block does not exist; the message has similar refs.
+            StoreError: the conversation is damaged, and the ref does not name exactly one undamaged block.
         """
         block = await self.find(ref)
+        if block is None and self.conversation.damage is not None:
+            raise self.conversation.damage
         if block is None:
             raise RefError(_explain_missing_block(await self.conversation.full(), ref))
         text, mime = text_of(block)

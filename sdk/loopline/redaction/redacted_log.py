@@ -102,6 +102,10 @@ class ForwardingLog:
         """Remove a conversation and its child runs for good."""
         await self._log.forget(conversation, cascade=cascade)
 
+    async def forks(self, conversation: timeline.ConversationKey) -> Sequence[str]:
+        """Return the names of the forks that `forget` with `cascade` removes too."""
+        return await self._log.forks(conversation)
+
     async def forgetting(self) -> Sequence[timeline.ConversationKey]:
         """Return the forgotten conversations that may still have files or index entries."""
         return await self._log.forgetting()

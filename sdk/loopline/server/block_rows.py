@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import cast
 
 from pydantic import BaseModel, JsonValue
 
-from loopline.errors import StoreError
 from loopline.models import Json, JsonObject
 from loopline.models.safe_text import remove_base64
-from loopline.timeline import Block, ConversationKey, TimelineLog, block_document
+from loopline.timeline import Block, ConversationKey, TimelineLog, block_document, read_undamaged
 
 BYTES_FIELDS = frozenset({"data"})
 """The fields of bodies that hold the bytes of a file in base64."""
@@ -121,25 +119,10 @@ async def read_rows(
 
     A block that the store cannot read, because its row or its blob is damaged, is a row with the `problem`.
     """
-    try:
-        blocks: Sequence[Block] = await log.read(key, after=after, limit=count)
-    except StoreError:
-        return await _read_singly(log, key, after, count, limit)
-    return [block_row(block, limit) for block in blocks]
-
-
-async def _read_singly(
-    log: TimelineLog, key: ConversationKey, after: int, count: int, limit: int
-) -> list[BlockRow]:
-    """Read each block alone, so a damaged block is one row with the `problem` and does not conceal other blocks."""
-    rows: list[BlockRow] = []
-    for seq in range(after, after + count):
-        try:
-            blocks = await log.read(key, after=seq, limit=1)
-        except StoreError as error:
-            rows.append(BlockRow(seq=seq + 1, type="damaged", problem=str(error)))
-            continue
-        if not blocks:
-            break
-        rows.append(block_row(blocks[0], limit))
-    return rows
+    blocks = await read_undamaged(log, key, after, count)
+    return [
+        block_row(block, limit)
+        if isinstance(block, Block)
+        else BlockRow(seq=seq, type="damaged", problem=str(block))
+        for seq, block in enumerate(blocks, after + 1)
+    ]

@@ -36,7 +36,7 @@ from loopline.store.rows import (
 )
 from loopline.store.store_file import find_referenced_blobs
 from loopline.store.store_threads import TransactionThread
-from loopline.store.store_writer import StoreWriter, forgetting, purge, scheduled
+from loopline.store.store_writer import StoreWriter, find_forks, forgetting, purge, scheduled
 from loopline.tasks import finish
 from loopline.timeline import (
     Block,
@@ -322,6 +322,10 @@ class DatabaseLog(ABC, Generic[CommitsT]):
         await group.run(forget, then=self._remove_traces)
         if self.on_input is not None:
             self.on_input(conversation)
+
+    async def forks(self, conversation: ConversationKey) -> Sequence[str]:
+        """Return the names of the forks that `forget` with `cascade` removes with the conversation."""
+        return await self._read(partial(find_forks, conversation=conversation))
 
     def _purge(self, connection: Connection, blobs: BlobStore) -> None:
         """Remove the blobs of forgotten conversations that no row references, in a transaction."""

@@ -318,11 +318,34 @@ _IS_CHILD = sa.and_(
 """The same condition as in `parent_name`: the name without its last digits and dots ends in `~c`."""
 
 _exits = blocks.alias("ends")
-_last_exit_turn = (
+_last_exit_turn = sa.func.coalesce(
     sa.select(_exits.c.turn)
     .where(_exits.c.conversation == conversations.c.id, _exits.c.type == "react.exit")
     .order_by(_exits.c.seq.desc())
     .limit(1)
+    .correlate(conversations)
+    .scalar_subquery(),
+    0,
+)
+_prompts = blocks.alias("prompts")
+_turn_blocks = blocks.alias("others")
+_of_turn = sa.and_(
+    _turn_blocks.c.conversation == _prompts.c.conversation, _turn_blocks.c.turn == _prompts.c.turn
+)
+_seq = sa.cast(_prompts.c.seq, sa.Text)
+_recall = sa.literal_column("""'{"said":'""", sa.Text) + _seq + sa.literal_column("'}'", sa.Text)
+# How many turns after the last exit never started, because their prompts were recalled.
+_recalled_turns = (
+    sa.select(sa.func.count())
+    .where(
+        _prompts.c.conversation == conversations.c.id,
+        _prompts.c.turn > _last_exit_turn,
+        _prompts.c.type == "user.prompt",
+        sa.exists().where(
+            _of_turn, _turn_blocks.c.type == "user.recalled", _turn_blocks.c.body == _recall
+        ),
+        ~sa.exists().where(_of_turn, _turn_blocks.c.type == "turn.header"),
+    )
     .scalar_subquery()
 )
 _WAS_ACTIVE = (
@@ -375,7 +398,8 @@ SELECT_SUMMARIES = _listed_summaries.where(*map(_matches_parameter, _KEY[:3]), *
 )
 SELECT_UNFINISHED = _listed_summaries.where(
     conversations.c.id.in_(sa.select(leases.c.conversation)),
-    sa.func.coalesce(_last_exit_turn, 0) < conversations.c.turns,
+    _last_exit_turn < conversations.c.turns,  # most conversations end here, without the next count
+    _last_exit_turn + _recalled_turns < conversations.c.turns,
 )
 SELECT_DIGESTS = sa.select(blocks.c.seq, blocks.c.digest).where(_IS_AT_POSITION)
 

@@ -398,7 +398,7 @@ class StoreReader:
             raise StoreError(
                 f"block {seq} of {conversation.name!r} does not match its digest, so it or the block "
                 f"before it was changed or removed in {self._path}: run loopline audit for details, "
-                "and restore a backup"
+                f"and restore a backup; {_name_commands(seq)}"
             )
 
     def _blocks(self, rows: _Rows, conversation: ConversationKey) -> Iterator[Block]:
@@ -412,7 +412,10 @@ class StoreReader:
         at = 0
         for seq, turn, round_number, n, ts, term, kind, version, stored, blob, _ in rows:
             if blob is not None:
-                stored = self._read_blob(blob)
+                try:
+                    stored = self._read_blob(blob)
+                except StoreError as error:
+                    raise type(error)(f"block {seq}: {error}; {_name_commands(seq)}") from error
             if ts != at:  # the blocks of an append share one time
                 moment = EPOCH + ts * MILLISECOND
                 at = ts
@@ -420,7 +423,7 @@ class StoreReader:
                 body = body_reader(kind, version)(stored)
             except DECODE_ERRORS as error:
                 raise StoreError(
-                    f"block {seq} of {conversation.name!r} is not a valid {kind}: {error}"
+                    f"block {seq} of {conversation.name!r} is not a valid {kind}: {error}; {_name_commands(seq)}"
                 ) from error
             yield Block(
                 seq=seq,
@@ -438,6 +441,14 @@ class StoreReader:
                 f"blob {blob} of {self._path} cannot be read: open the store with its blobs"
             )
         return self._blobs.get(blob)
+
+
+def _name_commands(seq: int) -> str:
+    """Name the commands that read the blocks before and after a block that cannot be read."""
+    after = f"loopline timeline --after {seq} reads the blocks after it"
+    if seq == 1:
+        return after
+    return f"{after}, and --limit {seq - 1} or loopline fork --seq {seq - 1} those before it"
 
 
 def versions_key(bundle: str) -> str:

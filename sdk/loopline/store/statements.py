@@ -146,8 +146,18 @@ length(rtrim(conversations.name, '0123456789.')) > 2 AND substr(rtrim(conversati
 '0123456789.'), length(rtrim(conversations.name, '0123456789.')) - 1) = '~c') AND
 conversations.id IN (SELECT leases.conversation FROM leases) AND coalesce((SELECT
 ends.turn FROM blocks AS ends WHERE ends.conversation = conversations.id AND ends.type =
-'react.exit' ORDER BY ends.seq DESC LIMIT 1 OFFSET 0), 0) < conversations.turns ORDER BY
-blocks.ts DESC, blocks.id DESC"""
+'react.exit' ORDER BY ends.seq DESC LIMIT 1 OFFSET 0), 0) < conversations.turns AND
+coalesce((SELECT ends.turn FROM blocks AS ends WHERE ends.conversation = conversations.id
+AND ends.type = 'react.exit' ORDER BY ends.seq DESC LIMIT 1 OFFSET 0), 0) + (SELECT
+count(*) AS count_1 FROM blocks AS prompts WHERE prompts.conversation = conversations.id
+AND prompts.turn > coalesce((SELECT ends.turn FROM blocks AS ends WHERE ends.conversation
+= conversations.id AND ends.type = 'react.exit' ORDER BY ends.seq DESC LIMIT 1 OFFSET 0),
+0) AND prompts.type = 'user.prompt' AND (EXISTS (SELECT * FROM blocks AS others WHERE
+others.conversation = prompts.conversation AND others.turn = prompts.turn AND others.type
+= 'user.recalled' AND others.body = ('{"said":' || CAST(prompts.seq AS TEXT) || '}'))) AND
+NOT (EXISTS (SELECT * FROM blocks AS others WHERE others.conversation =
+prompts.conversation AND others.turn = prompts.turn AND others.type = 'turn.header'))) <
+conversations.turns ORDER BY blocks.ts DESC, blocks.id DESC"""
 SELECT_DIGESTS = """SELECT blocks.seq, blocks.digest FROM blocks WHERE blocks.conversation = :owner AND
 blocks.seq + 0 > :after AND blocks.seq + 0 <= :until AND blocks.seq IN (SELECT
 anon_1.value FROM json_each(:positions) AS anon_1)"""

@@ -426,27 +426,8 @@ class StoreWriter:
     def _find_cascade(
         self, connection: Connection, row: int
     ) -> tuple[Sequence[int], Sequence[str]]:
-        """Return the rows to forget with a conversation, each before the rows it inherits from, and names of forks.
-
-        The rows are its own, and recursively those of its child runs and forks.
-        """
-        order = list[int]()
-        names = dict[int, str]()
-
-        def visit(conversation: int) -> None:
-            """Add the child runs and forks of the conversation to `order`, and then the conversation itself."""
-            if conversation in order:
-                return
-            for child in _children(connection, conversation):
-                visit(child)
-            forks = connection.execute(statements.SELECT_FORKS, {"owner": conversation}).fetchall()
-            for fork, name in forks:
-                names[fork] = name
-                visit(fork)
-            order.append(conversation)
-
-        visit(row)
-        return order, list(names.values())
+        """Return the rows to forget with a conversation, and the names of the forks in them, as the function does."""
+        return _find_cascade(connection, row)
 
     def finish_forgetting(
         self, connection: Connection, conversations: Sequence[ConversationKey]
@@ -728,6 +709,36 @@ def _children(connection: Connection, parent: int) -> Sequence[int]:
     named = {**key_parameters(key), **span}
     rows = connection.execute(statements.SELECT_NAMED_BETWEEN, named)
     return [row for row, child in rows if parent_name(child) == key.name]
+
+
+def _find_cascade(connection: Connection, row: int) -> tuple[Sequence[int], Sequence[str]]:
+    """Return the rows to forget with a conversation, each before the rows it inherits from, and names of forks.
+
+    The rows are its own, and recursively those of its child runs and forks.
+    """
+    order = list[int]()
+    names = dict[int, str]()
+
+    def visit(conversation: int) -> None:
+        """Add the child runs and forks of the conversation to `order`, and then the conversation itself."""
+        if conversation in order:
+            return
+        for child in _children(connection, conversation):
+            visit(child)
+        forks = connection.execute(statements.SELECT_FORKS, {"owner": conversation}).fetchall()
+        for fork, name in forks:
+            names[fork] = name
+            visit(fork)
+        order.append(conversation)
+
+    visit(row)
+    return order, list(names.values())
+
+
+def find_forks(connection: Connection, conversation: ConversationKey) -> Sequence[str]:
+    """Return the names of the forks that are forgotten with a conversation."""
+    row = find_row(connection, conversation)
+    return [] if row is None else _find_cascade(connection, row)[1]
 
 
 def forgetting(connection: Connection) -> Sequence[ConversationKey]:

@@ -120,6 +120,7 @@ from loopline.timeline.log import child_depth as child_depth
 from loopline.timeline.log import child_name as child_name
 from loopline.timeline.log import is_child_of as is_child_of
 from loopline.timeline.log import parent_name as parent_name
+from loopline.timeline.log import read_undamaged as read_undamaged
 from loopline.timeline.log import title_of as title_of
 from loopline.timeline.memory import MemoryLog as MemoryLog
 from loopline.timeline.open_calls import BackgroundWork as BackgroundWork

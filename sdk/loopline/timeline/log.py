@@ -264,6 +264,10 @@ class TimelineLog(Protocol):
         """
         ...
 
+    async def forks(self, conversation: ConversationKey) -> Sequence[str]:
+        """Return the names of the forks that `forget` with `cascade` removes with the conversation."""
+        ...
+
     async def forgetting(self) -> Sequence[ConversationKey]:
         """Return the forgotten conversations, including child runs, until `finish_forgetting` was called with them.
 
@@ -305,6 +309,20 @@ class TimelineLog(Protocol):
     async def close(self) -> None:
         """Finish the appends under way and close the files."""
         ...
+
+
+async def read_undamaged(
+    log: TimelineLog, conversation: ConversationKey, after: int, count: int
+) -> list[Block | StoreError]:
+    """Read at most `count` blocks after the seq `after`; in place of a block that cannot be read is its error."""
+    try:
+        return [*await log.read(conversation, after=after, limit=count)]
+    except StoreError as error:
+        if count <= 1:
+            return [error]
+    half = count // 2
+    first = await read_undamaged(log, conversation, after, half)
+    return first + await read_undamaged(log, conversation, after + half, count - half)
 
 
 def check_not_forgotten(
@@ -352,7 +370,7 @@ def check_forget(conversation: ConversationKey, forks: Sequence[str]) -> None:
         names = ", ".join(sorted(forks))
         raise ConflictError(
             f"conversation {conversation.name!r} shares blocks with its forks {names}: "
-            "forget them first, or with cascade"
+            "forget them first, or all with cascade (--cascade on the command line)"
         )
 
 

@@ -17,11 +17,12 @@ from loopline.clock import Clock, SystemClock
 from loopline.errors import ConflictError
 from loopline.timeline import log
 from loopline.timeline.blocks import NEW_TURN, Block, BodyUnion, Entry, as_entry
-from loopline.timeline.bodies import Imported, Schedule, Sender
+from loopline.timeline.bodies import Imported, Schedule, Sender, UserRecalled
 from loopline.timeline.codec import encode_checked, matches_types
 from loopline.timeline.log import ConversationKey, ConversationSize, ConversationSummary
 
 _TURN = attrgetter("turn")
+_RECALLS = BodyUnion[UserRecalled](UserRecalled)
 _SCHEDULES = BodyUnion[Schedule | Imported](Schedule | Imported)
 
 
@@ -220,7 +221,7 @@ class MemoryLog:
             summary
             for summary in summaries
             if summary.conversation in self._running
-            and _find_last_ended_turn(self._conversations[summary.conversation]) < summary.turns
+            and _has_unfinished_turn(self._conversations[summary.conversation])
         ]
 
     async def scheduled(self) -> Sequence[tuple[ConversationKey, datetime]]:
@@ -351,6 +352,10 @@ class MemoryLog:
             self._forgotten[conversation_key] = now
             self._forgetting.append(conversation_key)
 
+    async def forks(self, conversation: ConversationKey) -> Sequence[str]:
+        """Return the names of the forks that `forget` with `cascade` removes with the conversation."""
+        return [fork.name for fork in self._find_forgettable(conversation)[1]]
+
     async def forgetting(self) -> Sequence[ConversationKey]:
         """Return the forgotten conversations that may have left traces outside of the log."""
         return list(self._forgetting)
@@ -410,10 +415,18 @@ def _find_owners(
     return shown
 
 
-def _find_last_ended_turn(stored: _StoredConversation) -> int:
-    """Return the number of the turn with the newest exit, 0 without one."""
-    turns = (block.turn for block in reversed(stored.blocks) if block.type == "react.exit")
-    return next(turns, 0)
+def _has_unfinished_turn(stored: _StoredConversation) -> bool:
+    """Return whether a turn after the last exit has no exit, unless its prompt was recalled before it started."""
+    exits = (block.turn for block in reversed(stored.blocks) if block.type == "react.exit")
+    last = next(exits, 0)
+    if last == stored.turns:
+        return False
+    newer = [block for block in stored.blocks if block.turn > last]
+    recalled = {(block.turn, body.said) for block, body in _RECALLS.among(newer)}
+    prompts = {(block.turn, block.seq) for block in newer if block.type == "user.prompt"}
+    started = {block.turn for block in newer if block.type == "turn.header"}
+    never_started = {turn for turn, _ in prompts & recalled} - started
+    return last + len(never_started) < stored.turns
 
 
 def _summary(conversation: ConversationKey, stored: _StoredConversation) -> ConversationSummary:
