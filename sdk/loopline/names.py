@@ -22,7 +22,8 @@ from loopline import errors
 from loopline.errors import BundleError
 
 ALIKE = 0.6
-"""The similarity, from 0 to 1, from which an unknown keyword counts as a misspelling."""
+"""The similarity, from 0 to 1, from which an unknown name counts as a misspelling."""
+_LISTED = 10
 
 _NOT_AUTHORS = {"loopline", *sys.stdlib_module_names}
 """The packages whose frames are between the code of an author and the code that it calls."""
@@ -86,9 +87,16 @@ def nearest_name(name: str, names: Iterable[str], similarity: float = 0.0) -> st
 
 
 def nearest_hint(name: str, names: Iterable[str]) -> str:
-    """Return the hint for an error about an unknown name: `nearest is 'tea.order'`, or `there are none`."""
-    near = nearest_name(name, names)
-    return f"nearest is {near!r}" if near else "there are none"
+    """Return the hint for an error about an unknown name: `nearest is 'tea.order'`, or `there are none`.
+
+    If no name is similar, the hint has at most `_LISTED` of the names: `the known names are tea.order, tea.steep`.
+    """
+    sorted_names = sorted(names)
+    if near := nearest_name(name, sorted_names, ALIKE):
+        return f"nearest is {near!r}"
+    listed = ", ".join(get_close_matches(name, sorted_names, _LISTED, 0.0))
+    ending = ", …" if len(sorted_names) > _LISTED else ""
+    return f"the known names are {listed}{ending}" if sorted_names else "there are none"
 
 
 def moved_name(name: str, names: Iterable[str]) -> object:
@@ -154,6 +162,8 @@ def describe(value: object) -> str:
             return f"the class {value.__name__}"
         case FunctionType():
             return f"the function {value.__name__}"
+        case _ if type(value).__repr__ is object.__repr__:
+            return f"an object of the class {type(value).__name__}"
         case _:
             return reprlib.repr(value)
 
@@ -188,10 +198,9 @@ def check_choice(value: object, choices: Iterable[str], what: str) -> None:
     """
     names = list(choices)
     if value not in names:
-        hint = nearest_hint(str(value), names)
-        raise author_error(
-            f"{what} must be one of {', '.join(names)}, not {describe(value)}, {hint}"
-        )
+        near = nearest_name(str(value), names, ALIKE)
+        hint = f", nearest is {near!r}" if near else ""
+        raise author_error(f"{what} must be one of {', '.join(names)}, not {describe(value)}{hint}")
 
 
 def check_range(value: object, minimum: float, what: str) -> None:
@@ -238,9 +247,8 @@ def checks_keywords(kind: type[T]) -> type[T]:
             raise TypeError(f"{kind.__name__} takes keywords: write {kind.__name__}({names[0]}=…)")
         for name in keywords:
             if name not in names:
-                near = nearest_name(name, names, ALIKE)
-                hint = f", nearest is {near!r}" if near else f": it has {', '.join(names)}"
-                raise TypeError(f"{kind.__name__} has no parameter {name!r}{hint}")
+                hint = nearest_hint(name, names)
+                raise TypeError(f"{kind.__name__} has no parameter {name!r}, {hint}")
         create(self, *positional, **keywords)
 
     type.__setattr__(kind, "__init__", create_checked)

@@ -234,7 +234,7 @@ async def test_the_short_form_is_shown_where_the_whole_has_no_room(tmp_path: Pat
         (
             "sources.yaml",
             "sources:\n- sid: 1\n  ulr: x\n",
-            "2: the key 'ulr' is unknown, the nearest is 'url'",
+            "2: the key 'ulr' is unknown, nearest is 'url'",
         ),
         (
             "sources.yaml",
@@ -247,7 +247,7 @@ async def test_the_short_form_is_shown_where_the_whole_has_no_room(tmp_path: Pat
         (
             "tools.yaml",
             "tools:\n- {id: x, wy: y}\n",
-            "2: the key 'wy' is unknown, the nearest is 'why'",
+            "2: the key 'wy' is unknown, nearest is 'why'",
         ),
     ],
 )

@@ -59,6 +59,8 @@ def attribute(line: str) -> str:
     return f"class Tea(BaseWorkflow):\n    {line}\n\n\n{bundle('workflow=Tea')}"
 
 
+BEFORE = "class Before:\n    async def before(self, call: object) -> None: ...\n\n\n"
+"""A class with one of the two methods of a guard."""
 MISTAKES = [
     # Names that are misspelt, or imported from the wrong place.
     ("from loopline import Bundel\n", 0, "from 'loopline': nearest is 'Bundle'"),
@@ -76,6 +78,8 @@ MISTAKES = [
     (workflow("await self.keep(nam='x', value=1)"), 2, "argument 'nam': nearest is 'name'"),
     (workflow("await self.build_react(instruction='')"), 2, "nearest is 'instructions'"),
     (workflow("await self.build_react(max_iteration=3)"), 2, "nearest is 'max_iterations'"),
+    (workflow('await self.build_react(tools=["m.x"])'), 2, "'m.x', the known names are mcp.*, "),
+    (workflow('await self.build_react(tools_module="tea.tools")'), 2, "no module 'tea.tools'"),
     ('bundle = Bundle("tea")\n', 0, "Bundle takes keywords: write Bundle(id=…)"),
     # Values.
     (bundle('tools=[steep(tea="x")]'), 0, "must be a function, not '3 minutes': write its name"),
@@ -90,9 +94,17 @@ MISTAKES = [
     (decorated('effect="reads"'), 0, "has the effect 'reads', nearest is 'read'"),
     (decorated('effect="write", key="f:{pth}"'), 0, "no parameter 'pth'"),
     (decorated('effect="read"', "tea"), 0, "has no type for 'tea': annotate it"),
+    (decorated('effect="read"', "*teas: str"), 0, "takes '*teas', but a call gives each argument"),
+    (BEFORE + decorated('effect="read"', "tea: Before"), 4, "Before'> (use types with a JSON form"),
     # What restricts a bundle.
     (bundle('guards=ask_before(["tea.*"])'), 0, "must be a list of guards"),
     (bundle("guards=[ask_before]"), 0, "must be a guard such as ask_before([…])"),
+    (
+        BEFORE + bundle("guards=[Before()]"),
+        4,
+        "an object of the class Before, which has no after()",
+    ),
+    (BEFORE + bundle("round_hooks=[Before()]"), 4, "function, not an object of the class Before"),
     (bundle('tools=[steep], guards=[ask_before(["tea.stepp"])]'), 0, "nearest is 'tea.steep'"),
     (bundle('tools=[steep], approve=["tea.stepp"]'), 0, "nearest is 'tea.steep'"),
     (bundle("tools=[steep], approve=[steep]"), 0, "must be the name of a tool"),
@@ -192,6 +204,31 @@ async def test_a_mistake_in_a_call_of_a_conversation_says_what_to_write(
         with pytest.raises(LooplineError) as raised:
             await send(harness.conversation("c1"))
     assert problem in str(raised.value)
+
+
+@pytest.mark.parametrize("store", ["memory:", "sqlite:///{}/talk.db"])
+async def test_a_message_after_the_harness_is_closed_is_refused(tmp_path: Path, store: str) -> None:
+    url, model = store.format(tmp_path), ScriptedModel(["One."])
+    async with Harness.open(Bundle(id="tea"), store=url, model=model) as harness:
+        talk = harness.conversation("c1")
+        await talk.say("one")
+    for call in (talk.say("LATE"), talk.submit("LATE"), talk.resume()):
+        with pytest.raises(LooplineError, match="the harness is closed"):
+            await call
+
+
+def test_check_names_the_line_of_a_process_that_is_not_async(tmp_path: Path) -> None:
+    (tmp_path / "tea.py").write_text(BEGINNING + attribute("def process(self, payload): ..."))
+    err = Loopline(tmp_path)("check", "tea.py").err
+    assert f"tea.py:{LINE + 1}: Tea.process must be `async def`" in err
+
+
+def test_an_unusable_result_of_a_tool_is_described_once(tmp_path: Path) -> None:
+    code = BEGINNING.replace("-> str:", "-> object:").replace('"3 minutes"', "object()")
+    (tmp_path / "tea.py").write_text(code + bundle("tools=[steep]"))
+    err = Loopline(tmp_path)("tool", "tea.py", "tea.steep", '{"tea": "oolong"}').err
+    assert err.count("returned a value that is not allowed") == 1
+    assert "tea.py:5" in err
 
 
 def test_check_shows_what_a_decorator_says_of_calls(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def order(what: str) -> str:
 NEAREST = ": no tool is called 'tea.ordr', nearest is 'tea.order'"
 NO_TOOL = "ask_before: no tool is called "
 AGENT = 'agents=[Agent(name="a", description="A.", {})]'
-UNMATCHED = ": no tool matches 'tae.*', nearest is 'tea.order'"
+UNMATCHED = ": no tool matches 'tae.*', nearest is 'tea.*'"
 
 
 def tea(
@@ -116,7 +116,8 @@ OPENING: dict[str, dict[str, str]] = {
         'guards = [ask_before(["crew.delegat"])]': NO_TOOL
         + "'crew.delegat', nearest is 'crew.delegate'",
         'guards = [ask_before(["Tea.order"])]': "nearest is 'tea.order'",
-        'guards = [ask_before(["mcp.shop.order"])]': NO_TOOL + "'mcp.shop.order', nearest is",
+        'guards = [ask_before(["mcp.shop.order"])]': NO_TOOL
+        + "'mcp.shop.order', the known names are",
         'guard = [ask_before(["tea.order"])]': "Tea.guard is unknown, nearest is 'guards'",
         'gaurd = [ask_before(["tea.order"])]': "Tea.gaurd is unknown, nearest is 'guards'",
         "GUARDS: list = []": "Tea.GUARDS is unknown, nearest is 'guards'",
@@ -135,7 +136,7 @@ OPENING: dict[str, dict[str, str]] = {
         ): "limits: no limit 'max_cots', nearest is 'max_cost'",
         AGENT.format("tool=[]"): "'tool', nearest is 'tools'",
         "instruction=''": "Bundle has no parameter 'instruction', nearest is 'instructions'",
-        "zzz=[]": "Bundle has no parameter 'zzz': it has id, ",
+        "zzz=[]": "Bundle has no parameter 'zzz', the known names are ",
     },
     "ARGUMENT": {
         'tools=["tea.ordr"]': "build_react(tools=…)" + NEAREST,

@@ -287,7 +287,7 @@ def test_a_malformed_project_is_told(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("x = 1", "no 'bundle' in it: write `bundle = Bundle(id=…, …)`"),
-        (BUNDLE.replace("bundle =", "guide ="), "no 'bundle' in it: call one of ['guide'] that"),
+        (BUNDLE.replace("bundle =", "guide ="), "no 'bundle' in it: rename one of ['guide']"),
         ("bundle = 3", "'bundle' is not a Bundle(…) but 3"),
     ],
 )

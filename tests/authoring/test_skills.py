@@ -117,7 +117,7 @@ def test_an_unknown_skill_is_answered_with_those_that_come_close(tmp_path: Path)
 
 def test_a_key_that_means_nothing_is_refused(tmp_path: Path) -> None:
     assert complaint(tmp_path, skill(more="when_to_us: x\n")) == (
-        "3: 'when_to_us' is not a key of a skill, the nearest is 'when_to_use'; put it below metadata"
+        "3: 'when_to_us' is not a key of a skill, nearest is 'when_to_use'; put it below metadata"
     )
 
 

@@ -335,6 +335,7 @@ def test_a_refusal_reaches_the_model_as_it_is() -> None:
         (KeyError("x"), "KeyError: 'x'"),
         (ZeroDivisionError(), "ZeroDivisionError"),
         (SystemExit(3), "SystemExit: 3"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
         (StopIteration(), "RuntimeError: StopIteration"),
     ],
 )
@@ -430,7 +431,7 @@ def test_a_key_cannot_name_the_context() -> None:
     [
         (undocumented, "has no docstring"),
         (numbered, "is a generator"),
-        (anything, "takes 'names'"),
+        (anything, r"takes '\*names', but"),
         (unnamed, "takes 'name'"),
         (eval("lambda name: name"), "has no docstring"),
         (len, "@tool is for functions written with def"),

@@ -60,7 +60,7 @@ bundle = Bundle(id="shop", workflow=Shop)
 WRONG = {
     "max_iteration=3": "no limit 'max_iteration', nearest is 'max_iterations'",
     "max_iterations=-3": "max_iterations must be 1 or more, a whole number, or None, not -3",
-    'preset="nado"': "no preset 'nado', nearest is 'nadoo': there are bare, kdcube, fim, nadoo, chatcli, beakr",
+    'preset="nado"': "no preset 'nado', nearest is 'nadoo'",
 }
 
 

@@ -375,6 +375,40 @@ def test_the_login_of_a_url_is_on_no_command_line_and_not_sent_after_a_redirect(
     assert [path for path in stored if b"cr%" in path.read_bytes()] == []
 
 
+def test_a_refused_login_is_an_error_although_there_is_an_older_copy(
+    folder: GitFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    folder.commit({"a.md": "one\n"})
+    folder.git("update-server-info")
+    refusals = {f"Basic {b64encode(b'bob:banned').decode()}": 403}
+    allowed = f"Basic {b64encode(b'bob:right').decode()}"
+
+    class Site(Answering):
+        def get(self) -> None:
+            header = self.headers["Authorization"] or ""
+            path = folder.path / ".git" / self.path.partition("?")[0].removeprefix("/x.git/")
+            if header != allowed:
+                self.send_response(refusals.get(header, 401))
+                self.send_header("WWW-Authenticate", 'Basic realm="here"')
+                self.end_headers()
+            elif path.is_file():
+                self.answer(path.read_bytes())
+            else:
+                self.send_error(404)
+
+    with http_server(Site) as site:
+        for login in ("bob:right@", "bob:wrong@", "bob:banned@", "bob@", ""):
+            url = f"{site.replace('//', f'//{login}')}/x.git"
+            if login == "bob:right@":
+                GitRepository.open(url, mirrors=tmp_path / "mirrors")
+                continue
+            with pytest.raises(KnowledgeError, match="its server refused the login; git said: "):
+                GitRepository.open(url, mirrors=tmp_path / "mirrors")
+    opened = GitRepository.open(f"{site}/x.git", mirrors=tmp_path / "mirrors")
+    assert "an older copy is used" in opened.warnings[0]
+
+
 def test_the_name_of_a_mirror_contains_no_password(tmp_path: Path) -> None:
     for url in ("http://ann:secret@localhost:1", "http://localhost:1/x?token=secret"):
         with pytest.raises(KnowledgeError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 from base64 import b64encode
 from hashlib import sha256
 from pathlib import Path
@@ -42,6 +43,19 @@ def exported(folder: Path, name: str, store: str, *options: str) -> str:
 
 def parts_of(html: str) -> dict[str, Any]:
     return {name: json.loads(text) for name, text in PART.findall(html)}
+
+
+def test_without_the_packages_of_the_server_the_extra_is_named(tmp_path: Path) -> None:
+    code = (
+        "import sys; from loopline.cli import main\n"
+        "sys.modules['uvicorn'] = None\n"
+        "sys.argv = ['loopline', 'export', 'c1', '--html']; main()"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, check=False, text=True
+    )
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert "pip install 'loopline[server]'" in ran.stderr
 
 
 def test_the_policy_names_the_script_and_the_style_of_the_file(

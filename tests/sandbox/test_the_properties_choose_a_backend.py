@@ -144,7 +144,7 @@ async def test_a_descriptor_may_name_a_backend_where_programs_are_turned_off(
     ("execution", "problem"),
     [
         ({"runtime": {"mode": "local"}}, "isolates nothing"),
-        ({"runtime": {"mode": "none"}}, "write one of"),
+        ({"runtime": {"mode": "none"}}, "the known names are"),
         ({"runtime": {"default_profile": "x"}}, "default_profile"),
         ({"runtime": {"profiles": {"small": {"mode": "docker"}}}}, "no profile is chosen"),
         (

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from loopline import BaseWorkflow, Bundle, LooplineError, TurnPayload, TurnResult, models
+from loopline import BaseWorkflow, Bundle, LooplineError, TurnPayload, TurnResult, models, run_sync
 from loopline import timeline as tl
 from loopline.errors import AttachmentError
 from loopline.prompt import replayed_rounds
@@ -143,13 +143,29 @@ async def test_an_open_plan_is_announced_in_the_next_turn() -> None:
 
 
 async def test_a_script_that_is_not_read_to_its_end_is_an_error() -> None:
-    with pytest.raises(ScriptError, match="1 entries"):
+    with pytest.raises(
+        ScriptError, match=r"1 entry of the script was not read, the next is 'Two\.'"
+    ):
         await play_turn(["One.", "Two."])
+
+
+async def test_a_failed_assertion_in_a_script_is_an_error() -> None:
+    def check(prompt: models.Prompt) -> str:
+        assert len(prompt.messages) == 0, "there are messages"
+        return "Done."
+
+    with pytest.raises(ScriptError, match="in a function of the script failed: there are messages"):
+        await play_turn([Call("play.look"), check, "Done."])
+    with pytest.raises(ScriptError, match="in a function of the script failed"):
+        await asyncio.to_thread(run_sync, Bundle(id="play"), "Hi.", model=ScriptedModel([check]))
 
 
 @pytest.mark.parametrize("script", ["One.", [42], ["One.", None]])
 def test_a_script_with_an_entry_of_a_wrong_type_is_an_error(script: Any) -> None:
-    with pytest.raises(ScriptError, match=r"the script is a text|is no entry of a script"):
+    with pytest.raises(
+        ScriptError,
+        match=r"the script is a text|is not an entry of a script: use a str, Say, Call,",
+    ):
         ScriptedModel(script)
 
 

@@ -156,6 +156,7 @@ def test_arguments_in_a_line_that_are_nested_too_deeply_are_no_answer() -> None:
         ({"approved": True, "arguments": {"amount": nested(250)}}, "nested too deeply"),
         ({"approved": True, "arguments": {"amount": nested(5_000)}}, "nested too deeply"),
         ("perhaps", "yes or no"),
+        ('yes {"amount": ', "the text from { on is not valid JSON: 'yes {"),
         (None, "yes or no"),
         (1, "yes or no"),
         (["yes"], "yes or no"),

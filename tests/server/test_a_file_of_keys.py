@@ -81,6 +81,14 @@ def test_a_key_that_expires_at_a_time_without_a_zone_is_refused_with_its_file(
         ApiKeys.read(file)
 
 
+def test_the_command_makes_no_key_of_a_name_that_urls_cannot_have(tmp_path: Path) -> None:
+    loopline = Loopline(tmp_path)
+    ran = loopline("key", "keys.json", "--project", "..")
+    assert (ran.code, "'..' cannot be the name of a project" in ran.err) == (1, True)
+    assert not (tmp_path / "keys.json").exists()
+    assert "The user of the key." in loopline("key", "-h").out
+
+
 def test_the_command_revokes_a_key(tmp_path: Path) -> None:
     loopline = Loopline(tmp_path)
     key = loopline("key", "keys.json", "--user", "ann").out.strip()

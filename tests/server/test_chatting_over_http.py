@@ -181,6 +181,16 @@ def test_a_receipt_has_the_address_of_a_conversation_whose_name_has_slashes(
         assert until(sse_records(events), "react.exit")[-1][1] == "react.exit"
 
 
+def test_a_body_that_is_not_json_and_a_name_that_is_too_long_are_named_once(
+    client: httpx2.Client,
+) -> None:
+    headers = {"Content-Type": "application/json"}
+    torn = client.post(f"{HERE}/torn/messages", content=b'{"text": ', headers=headers)
+    assert torn.json()["detail"] == "body: it is not valid JSON at the position 9"
+    long = client.get(f"{HERE}/{'n' * 201}/status")
+    assert long.json()["detail"] == ("path.conversation: String should have at most 200 characters")
+
+
 def test_an_idempotency_key_sends_a_message_once(client: httpx2.Client) -> None:
     headers = {"Idempotency-Key": "k1"}
     send = [

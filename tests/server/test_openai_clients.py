@@ -183,6 +183,19 @@ def test_a_conversation_whose_name_does_not_fit_in_a_header_is_continued_by_its_
         assert "loopline-conversation" not in answer.headers
 
 
+def test_a_name_has_the_same_limit_here_and_in_the_path_of_a_route(client: OpenAI) -> None:
+    def create(name: str) -> ChatCompletion:
+        return client.chat.completions.create(
+            model="shop",
+            messages=[{"role": "user", "content": "tea"}],
+            metadata={"conversation_id": name},
+        )
+
+    assert create("n" * 200).choices[0].message.content == "You said: tea"
+    with pytest.raises(openai.UnprocessableEntityError, match="may have 200 characters"):
+        create("n" * 201)
+
+
 def test_without_a_name_the_messages_before_are_told_in_a_new_conversation(client: OpenAI) -> None:
     answer = client.chat.completions.create(
         model="shop",

@@ -82,8 +82,9 @@ def test_a_server_of_an_author_begins_anew_when_a_file_changes(place: str, tmp_p
         (["guide.py", "--port", "{busy}"], "127.0.0.1:{busy}: Address already in use", 1),
         (["guide.py", "--host", "no.host.invalid", "--keys", "keys.json"], "no.host.invalid", 1),
         (["guide.py", "--host", "0.0.0.0"], "--keys", 2),
+        (["guide.py", "--store", "memory:", "--workers", "2"], "can open, not memory:", 2),
     ],
-    ids=["missing", "syntax", "key", "model", "port", "host", "authentication"],
+    ids=["missing", "syntax", "key", "model", "port", "host", "authentication", "workers"],
 )
 def test_a_server_that_cannot_begin_says_so_in_one_line_and_never_that_it_serves(
     words: list[str], reason: str, code: int, tmp_path: Path
@@ -116,6 +117,8 @@ def test_the_address_is_printed_when_the_server_listens_with_the_port_it_has(
         address = line.partition(" at ")[2].partition(";")[0]
         assert address.startswith(f"http://{host}:")
         assert httpx2.get(f"{address}/me").json()["bundles"] == ["guide"]
+        page = line.partition("the page is at ")[2].partition(",")[0]
+        assert "<html" in httpx2.get(address + page).text
     finally:
         process.kill()
         process.communicate()

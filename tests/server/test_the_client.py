@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import httpx2
 import pytest
@@ -250,6 +251,9 @@ async def test_a_key_names_its_user_and_a_wrong_one_is_refused(tmp_path: Path) -
                 server.conversation("c1", user="bob")
         with pytest.raises(ServerProblem, match="missing or unknown"):
             await connect(address, "wrong").__aenter__()
+        ran = Loopline(tmp_path)("chat", "--server", address)
+        assert "missing or unknown: set LOOPLINE_KEY, or name the file" in ran.err
+        assert (ran.code, "--key-file" in ran.err) == (1, True)
 
 
 def test_a_chat_at_a_terminal_is_one_on_a_server(url: str, tmp_path: Path) -> None:
@@ -283,6 +287,29 @@ async def test_a_conversation_whose_name_has_slashes_is_reached(server: RemoteSe
         await copy.forget()
         assert not await copy.blocks()
     assert not await server.conversation("a/b").blocks()
+
+
+async def test_a_name_that_urls_cannot_have_is_refused_by_the_client_and_the_server(
+    server: RemoteServer, url: str
+) -> None:
+    reason = "cannot be the name of a conversation: use valid text that is not blank, '.' or '..'"
+    for name in (".", "..", " "):
+        with pytest.raises(LooplineError, match=reason):
+            server.conversation(name)
+    talk = server.conversation("forked")
+    await talk.say("tea")
+    with pytest.raises(LooplineError, match=reason):
+        await talk.fork(seq=1, name="..")
+    encoded = f"{url}/conversations/default/default/%2e%2e/messages"
+    answer = httpx2.post(encoded, json={"text": "tea"})
+    assert (answer.status_code, reason in answer.json()["detail"]) == (422, True)
+
+
+async def test_a_time_that_is_not_a_datetime_is_refused_by_the_client(server: RemoteServer) -> None:
+    talk = server.conversation("timed")
+    arguments: dict[str, Any] = {"at": "2020-01-01"}
+    with pytest.raises(LooplineError, match="at must be a datetime, not '2020-01-01'"):
+        await talk.schedule("tea", **arguments)
 
 
 def test_a_new_chat_on_a_server_without_a_bundle_is_a_wrong_use(tmp_path: Path) -> None:

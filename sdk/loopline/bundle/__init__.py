@@ -28,6 +28,7 @@ from loopline.bundle.mcp_config import read_mcp_file as read_mcp_file
 from loopline.bundle.open_bundle import OpenBundle as OpenBundle
 from loopline.bundle.open_bundle import call_load_hook as call_load_hook
 from loopline.bundle.open_bundle import make_deps as make_deps
+from loopline.bundle.open_bundle import process_error as process_error
 from loopline.bundle.prepared_run import LOOP_TOOLS as LOOP_TOOLS
 from loopline.bundle.prepared_run import HostFile as HostFile
 from loopline.bundle.prepared_run import McpTools as McpTools

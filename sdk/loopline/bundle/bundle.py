@@ -49,6 +49,12 @@ _KINDS: Mapping[str, tuple[Any, str]] = {
     "pre_run_hook": (Callable, "a function"),
     "post_run_hook": (Callable, "a function"),
 }
+_ITEM_KINDS: Mapping[str, tuple[Any, str]] = {
+    "agents": (Agent, "an Agent"),
+    "approve": (str, "the name of a tool"),
+    "round_hooks": (Callable, "a function"),
+    "middleware": (Callable, "a function"),
+}
 _LISTS = {
     "tools": "functions",
     "skills": "folders",
@@ -219,22 +225,14 @@ class Bundle(LoopParts, Generic[T_co]):
         for function in self.tools:
             _check_tool(function)
         for guard in self.guards:
-            if not hasattr(guard, "before") or not hasattr(guard, "after"):
-                described = names.describe(guard)
+            if missing := [f"{name}()" for name in ("before", "after") if not hasattr(guard, name)]:
+                described = f"{names.describe(guard)}, which has no {' and no '.join(missing)}"
                 raise names.author_error(
                     f"an item of Bundle(guards=…) must be a guard such as ask_before([…]), not {described}"
                 )
-        for agent in self.agents:
-            names.check_type(agent, Agent, "an item of Bundle(agents=…)", "an Agent")
-        for pattern in self.approve:
-            names.check_type(pattern, str, "an item of Bundle(approve=…)", "the name of a tool")
-        for name in ("round_hooks", "middleware"):
-            for function in getattr(self, name):
-                if not callable(function):
-                    described = names.describe(function)
-                    raise names.author_error(
-                        f"an item of Bundle({name}=…) must be a function, not {described}"
-                    )
+        for name, (kinds, expected) in _ITEM_KINDS.items():
+            for item in getattr(self, name):
+                names.check_type(item, kinds, f"an item of Bundle({name}=…)", expected)
 
     @property
     def defaults(self) -> Mapping[str, Json]:

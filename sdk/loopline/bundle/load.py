@@ -126,8 +126,12 @@ class LoadedBundle:
         full = f"{self.package}{dot}{submodule}" if first == self.name else name
         module = importer.import_name(full, self.folder)
         if module is None:
+            named = [*_named_modules(self, "tools"), *_named_modules(self, "skills")]
+            origin = next(
+                (path for module, path in named if module == name), self.folder or self.name
+            )
             raise BundleError(
-                f"{self.folder or self.name}: no module {importer.public_name(name)!r}: {self._module_hint(name)}"
+                f"{origin}: no module {importer.public_name(name)!r}: {self._module_hint(name)}"
             )
         return module
 
@@ -388,9 +392,7 @@ def _bundle_in(module: ModuleType, attribute: str) -> Bundle[Any]:
     if value is not None:
         raise BundleError(f"{file}: {attribute!r} is not a Bundle(…) but {value!r}")
     bundle_names = [name for name, member in vars(module).items() if isinstance(member, Bundle)]
-    hint = (
-        f"call one of {bundle_names} that" if bundle_names else "write `bundle = Bundle(id=…, …)`"
-    )
+    hint = f"rename one of {bundle_names}" if bundle_names else "write `bundle = Bundle(id=…, …)`"
     raise BundleError(f"{file}: no {attribute!r} in it: {hint}")
 
 
@@ -593,16 +595,18 @@ def descriptor_modules(bundle: LoadedBundle, kind: Kind) -> list[str]:
     is the module `tools_descriptor` or `skills_descriptor`, if it exists, otherwise the empty name: no module is named.
     """
     usual = f"{kind}_descriptor"
-    written = [
-        _module_name(argument.value, file, bundle)
-        for file, call in _calls(bundle)
-        for argument in call.keywords
-        if argument.arg == f"{kind}_module"
-    ]
-    modules = [name for name in dict.fromkeys(written) if name]
+    modules = list(dict.fromkeys(name for name, _ in _named_modules(bundle, kind) if name))
     if not modules and bundle.holds(usual):
         return [f"{bundle.name}.{usual}"]
     return modules or [""]
+
+
+def _named_modules(bundle: LoadedBundle, kind: Kind) -> Iterator[tuple[str, str]]:
+    """Yield the name of each descriptor module in the calls of `build_react`, "" if not a literal, and its file and line."""
+    for file, call in _calls(bundle):
+        for argument in call.keywords:
+            if argument.arg == f"{kind}_module":
+                yield _module_name(argument.value, file, bundle), f"{file}:{argument.value.lineno}"
 
 
 def build_call_problems(bundle: LoadedBundle) -> Iterator[str]:

@@ -182,7 +182,7 @@ class OpenBundle:
                 await as_async(bundle.pre_run_hook)(workflow, run.payload)
             running: object = workflow.process(run.payload)
             if not inspect.isawaitable(running):
-                raise _process_error(bundle.workflow, "must be `async def`")
+                raise process_error(bundle.workflow, "must be `async def`")
             result: TurnResult[Any] = await running
             _check_result(result, loaded, run.recorder.turn.completion)
             if result.exit_reason != "paused":
@@ -243,15 +243,15 @@ def _check_result(result: object, loaded: LoadedBundle, answer: Completion | Non
     recorded = answer.text if answer is not None else ""
     if inspect.iscoroutine(result):
         result.close()
-        raise _process_error(loaded.bundle.workflow, "returned a coroutine: is `await` missing?")
+        raise process_error(loaded.bundle.workflow, "returned a coroutine: is `await` missing?")
     if not isinstance(result, TurnResult) or result.answer != recorded:
-        raise _process_error(
+        raise process_error(
             loaded.bundle.workflow,
             f"returned {result!r}: return the last result of await react.run(payload) or await self.answer(…)",
         )
 
 
-def _process_error(workflow: type[BaseWorkflow[Any]], problem: str) -> BundleError:
+def process_error(workflow: type[BaseWorkflow[Any]], problem: str) -> BundleError:
     """Return an error about the method `process` of a workflow class, with its file and line."""
     code = inspect.unwrap(workflow.process).__code__
     return BundleError(

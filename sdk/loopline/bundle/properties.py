@@ -18,6 +18,7 @@ from loopline.errors import LooplineError, PropertyError
 from loopline.files import WorkspaceLimits
 from loopline.knowledge import KnowledgeConfig
 from loopline.models import Json, JsonObject, YamlDocument, YamlError, as_settings, read_yaml
+from loopline.models.safe_text import hide_password
 from loopline.names import nearest_hint
 from loopline.react import Limits, LoopOptions, check_limits, check_mode, named_preset
 from loopline.sandbox import ExecutionLimits
@@ -190,7 +191,7 @@ def parse_setting(setting: str) -> tuple[str, TypedValue]:
     """
     name, equals, text = setting.partition("=")
     if not equals or not name.strip():
-        raise PropertyError(f"{setting!r} sets nothing: write it as name=value")
+        raise PropertyError(f"{hide_password(setting)!r} sets nothing: write it as name=value")
     return name.strip(), TypedValue(text.strip())
 
 
@@ -249,7 +250,8 @@ class _Merge:
         if expected is not None and not fits:
             name = ".".join(path)
             raise PropertyError(
-                f"{self.location(path)}{name} must be {_kind(expected)}, not {value!r}"
+                f"{self.location(path)}{name} must be {_kind(expected)}, "
+                f"not {hide_password(repr(value))}"
             )
         return value
 

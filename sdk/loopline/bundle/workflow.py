@@ -139,7 +139,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         return cast("toolbox.Deps", self._run.services.deps)
 
     def bundle_prop(self, name: str, default: models.Json = None) -> models.Json:
-        """Return the property with this dotted name, or the default."""
+        """Return the property with this dotted name; for an unknown name the default, without an error."""
         return self.properties.at(name, default)
 
     async def build_react(

@@ -40,7 +40,7 @@ from loopline.errors import AttachmentError, ConflictError, LooplineError
 from loopline.events import AnswerText, Delta, Event, NotesMode
 from loopline.files import Attachment, AttachmentInput
 from loopline.models import Json, JsonObject, OutputType, dumps, output_type_of
-from loopline.names import AsyncContext
+from loopline.names import AsyncContext, check_type
 from loopline.react import Limits, stored_settings
 from loopline.reader import Reading, block_at, check_name
 
@@ -226,7 +226,9 @@ class RemoteConversation:
 
         Raises:
             ServerProblem: there is no time, a value is not valid, or the conversation has too many scheduled messages.
+            BundleError: `at` is not a datetime.
         """
+        check_type(at, (datetime, type(None)), "at", "a datetime")
         body: JsonObject = {
             "text": text,
             "at": at.isoformat() if at else None,
@@ -645,7 +647,7 @@ class RemoteServer(AsyncContext):
         Raises:
             LooplineError: the key is of another user, project or tenant, or the name is not valid.
         """
-        check_name("conversation", name)
+        check_name("conversation", name, is_in_url=True)
         own = self._open
         for kind, expected, actual in (
             ("user", user, own.user),

@@ -14,7 +14,7 @@ from msgspec import ValidationError, convert
 
 from loopline import models
 from loopline.errors import BundleError, LooplineError, ToolError
-from loopline.names import caller_location, checks_keywords, nearest_name
+from loopline.names import caller_location, checks_keywords, nearest_hint
 from loopline.react import Limits, check_limits
 from loopline.react.environment import one_of, read_variables
 from loopline.react.loop_options import Effort
@@ -260,8 +260,7 @@ class _AgentFile:
             raise self._error("", "the front matter is a mapping such as name: researcher")
         for key in fields:
             if key not in _FORMS:
-                near = nearest_name(key, _FORMS)
-                raise self._error(key, f"unknown key {key!r}, the nearest is {near!r}")
+                raise self._error(key, f"unknown key {key!r}, {nearest_hint(key, _FORMS)}")
         location = f"{self.path}:{self.document.line('name')}"
         defaults = {"name": self.path.stem, "description": "", "location": location}
         try:

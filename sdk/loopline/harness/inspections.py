@@ -44,8 +44,7 @@ def redactor_of(names: Sequence[str]) -> Redactor:
 
     unknown = [name for name in names if name not in KINDS]
     if unknown:
-        hint = f"{nearest_hint(unknown[0], KINDS)}: the kinds are {', '.join(KINDS)}"
-        raise PropertyError(f"{PROPERTY} has {unknown[0]!r}, {hint}")
+        raise PropertyError(f"{PROPERTY} has {unknown[0]!r}, {nearest_hint(unknown[0], KINDS)}")
     return LibraryRedactor(names)
 
 

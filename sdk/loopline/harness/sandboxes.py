@@ -127,7 +127,7 @@ async def open_sandbox(properties: bundles.Properties, runtime: Mapping[str, Jso
     python = str(properties.at("execution.python") or "")
     if mode not in ("", *bundles.BACKENDS):
         raise PropertyError(
-            f"execution.runtime.mode is {mode!r}, {nearest_hint(mode, bundles.BACKENDS)}: write one of {', '.join(bundles.BACKENDS)}"
+            f"execution.runtime.mode is {mode!r}, {nearest_hint(mode, bundles.BACKENDS)}"
         )
     if mode in ("", "docker"):
         docker = _docker(_docker_settings(runtime, python))

@@ -17,13 +17,13 @@ from git import Git
 
 from loopline.errors import KnowledgeError
 from loopline.knowledge.repository import LeftOut, RepositoryFile
+from loopline.models.safe_text import HTTP_LOGIN, hide_password
 from loopline.shared_files import lock_file
 
 _REMOTE = re.compile(r"(?:https?|ssh|git|file)://|\w[\w.-]*@[\w.-]+:(?!//)", re.IGNORECASE)
-# In an HTTP URL the user name may be a token; in other URLs it is usually `git`.
-_USER = re.compile(r"(https?://)([^/\s]*)@", re.IGNORECASE)
-_PASSWORD = re.compile(r"(://[^\s/:@]*):[^\s/]*@")
-_QUERY = re.compile(r"(?<=://)([^\s?#]*)[?#][^\s'\"]*")
+_LOGIN_REFUSED = re.compile(
+    r"Authentication failed|could not read (?:Username|Password)|returned error: 40[13]\b|Permission denied \("
+)
 _UNSAFE_CHARACTER = re.compile(r"[^\w.-]")
 _LINK_MODE = "120000"
 _FILE_MODES = frozenset({"100644", "100755", "100664"})
@@ -113,7 +113,7 @@ class GitRepository:
             ref: a ref that an older mirror must have.
             bundle_folder: the folder of the bundle.
             mirrors: the folder of mirrors. A URL is cloned there and fetched at each opening. If fetching fails, an
-                older mirror that has `ref` is used, and `warnings` says so.
+                older mirror that has `ref` is used, and `warnings` says so, unless the server refused the login.
             timeout_seconds: the longest time of a fetch.
             fetch: False to use an existing mirror without fetching.
 
@@ -121,16 +121,16 @@ class GitRepository:
             KnowledgeError: the repository does not exist or cannot be read; the message names the setting.
         """
         setting = repo.strip()
-        login = _USER.match(setting)
+        login = HTTP_LOGIN.match(setting)
         if not (setting + unquote(login[2] if login else "")).isprintable():
             raise KnowledgeError(
-                f"knowledge.repo is {_hide_password(setting)!r}: it contains characters that cannot be printed"
+                f"knowledge.repo is {hide_password(setting)!r}: it contains characters that cannot be printed"
             )
         if _REMOTE.match(setting):
             return _mirror(setting, ref, mirrors, timeout_seconds, fetch=fetch)
         if "://" in setting:
             raise KnowledgeError(
-                f"knowledge.repo is {_hide_password(setting)!r}: a URL begins with "
+                f"knowledge.repo is {hide_password(setting)!r}: a URL begins with "
                 "https://, http://, ssh://, git:// or file://"
             )
         if setting:
@@ -379,7 +379,7 @@ class GitRepository:
 
 def _local_repository(setting: str) -> GitRepository:
     """Return the repository that contains the folder; raise KnowledgeError if the folder or repository is missing."""
-    public = _hide_password(setting)
+    public = hide_password(setting)
     try:
         folder = Path(setting).expanduser().absolute()
     except RuntimeError as error:
@@ -387,7 +387,7 @@ def _local_repository(setting: str) -> GitRepository:
     if not folder.is_dir():
         problem = "is a file" if folder.exists() else "does not exist"
         raise KnowledgeError(
-            f"knowledge.repo is {public!r}, but {_hide_password(str(folder))} {problem}"
+            f"knowledge.repo is {public!r}, but {hide_password(str(folder))} {problem}"
         )
     repository = _discover(folder)
     if repository is None:
@@ -451,10 +451,10 @@ def _mirror(
     """Return the mirror of a remote repository in the folder `mirrors`, after fetching it.
 
     With `fetch=False` an existing mirror is returned as it is; a missing mirror is fetched. If fetching fails, an older copy
-    that has `ref` is returned with a warning. The location of the mirror is the URL without a password, which past turns
+    that has `ref` is returned with a warning, but not if the server refused the login. The location of the mirror is the URL without a password, which past turns
     record.
     """
-    public = _hide_password(url)
+    public = hide_password(url)
     if mirrors is None:
         raise KnowledgeError(f"knowledge.repo is {public}, and there is no folder to mirror it in")
     last_part = public.rstrip("/").replace(":", "/").rpartition("/")[2]
@@ -466,6 +466,10 @@ def _mirror(
         must_fetch = fetch or not (folder / "HEAD").exists()
         failure = _update_mirror(folder, url, timeout_seconds) if must_fetch else ""
     mirror = GitRepository(folder, name=name, location=public, bare=True, head=_REMOTE_HEAD)
+    if _LOGIN_REFUSED.search(failure):
+        raise KnowledgeError(
+            f"knowledge.repo is {public}, and its server refused the login; git said: {failure}"
+        )
     if failure:
         warning = f"{public} could not be fetched, so an older copy is used: {failure}"
         mirror.warnings = (warning,)
@@ -489,7 +493,7 @@ def _update_mirror(folder: Path, url: str, timeout_seconds: float) -> str:
     if status != 0 and "remote ref HEAD" in error:
         # HEAD of the remote names a branch without a commit; its other branches may have commits.
         status, error = _fetch(folder, url, _REFSPECS, timeout_seconds)
-    message = " ".join(_hide_password(error).split())
+    message = " ".join(hide_password(error).split())
     return (message or f"nothing (status {status})") if status != 0 else ""
 
 
@@ -522,7 +526,7 @@ def _split_login(url: str) -> tuple[str, list[str], dict[str, str]]:
     Other users of the machine can read command lines, but not the environment. git sends the password only to the host of
     the URL, not to the target of a redirect. A URL without a user and a URL of another scheme are returned unchanged.
     """
-    match = _USER.match(url)
+    match = HTTP_LOGIN.match(url)
     if match is None:
         return url, [], {}
     address = match[1] + url[match.end() :]
@@ -532,10 +536,6 @@ def _split_login(url: str) -> tuple[str, list[str], dict[str, str]]:
     if colon:  # the empty value removes the helpers in the user's configuration
         options += ["-c", f"{setting}.helper=", "-c", f"{setting}.helper={_PRINT_PASSWORD}"]
     return address, options, {_LOGIN_USER: unquote(user), _LOGIN_PASSWORD: unquote(password)}
-
-
-def _hide_password(text: str) -> str:
-    return _QUERY.sub(r"\1", _PASSWORD.sub(r"\1@", _USER.sub(r"\1", text)))
 
 
 def _git(

@@ -37,6 +37,17 @@ _HARMLESS_CHARACTERS = 3
 _HARMLESS = "api-version="
 _USER_INFO = re.compile(r"//(?P<user_info>[^/]*)@")
 
+# In an HTTP URL the user name may be a token; in other URLs it is usually `git`.
+HTTP_LOGIN: Final = re.compile(r"(https?://)([^/\s]*)@", re.IGNORECASE)
+"""The start of an HTTP URL with a user: its scheme, and the user with the password."""
+_PASSWORD = re.compile(r"(://[^\s/:@]*):[^\s/]*@")
+_QUERY = re.compile(r"(?<=://)([^\s?#]*)[?#][^\s'\"]*")
+
+
+def hide_password(text: str) -> str:
+    """Return the text without the passwords, queries and fragments of its URLs, and without the users of its HTTP URLs."""
+    return _QUERY.sub(r"\1", _PASSWORD.sub(r"\1@", HTTP_LOGIN.sub(r"\1", text)))
+
 
 def is_address(url: str) -> bool:
     """Return whether the text is an `http` or `https` URL with a host and a valid port."""

@@ -29,6 +29,7 @@ from loopline.react.extensions import Verdict as Verdict
 from loopline.react.guards import OWN_TOOLS as OWN_TOOLS
 from loopline.react.guards import Guards as Guards
 from loopline.react.guards import needs_approval as needs_approval
+from loopline.react.guards import threads_remain as threads_remain
 from loopline.react.loop_options import DEFAULT_OPTIONS as DEFAULT_OPTIONS
 from loopline.react.loop_options import GROUPS as GROUPS
 from loopline.react.loop_options import PRESETS as PRESETS

@@ -184,6 +184,11 @@ def check_answer(pending: tl.ToolPending | tl.ToolQuestion, value: Json) -> Appr
         return None
     approved = tl.read_approval(value)
     if approved is None:
+        head, brace, _ = value.partition("{") if isinstance(value, str) else ("", "", "")
+        if brace and tl.is_approval(head.strip(" ,.:;!") or "yes"):
+            raise LooplineError(
+                f"{pending.call_id} awaits approval: the text from {{ on is not valid JSON: {value!r}"
+            )
         fields = ", or an object with approved: true or false" if isinstance(value, dict) else ""
         raise LooplineError(
             f"{pending.call_id} awaits approval: answer yes or no{fields}, not {value!r}"

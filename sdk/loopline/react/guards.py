@@ -410,8 +410,8 @@ class CallChecker:
 
 
 # A global, because a thread that outlives its call may also outlive its harness.
-_claimed: dict[str, list[tuple[Claim, Future[object]]]] = {}
-"""The claims of threads that outlived their calls, by the uid of the conversation; threads belong to the whole process."""
+_claimed: dict[Future[object], tuple[str, Claim]] = {}
+"""The threads that outlived their calls, each with the uid of its conversation and its claim."""
 
 
 def claim_for_thread(uid: str, claim: Claim, thread: Future[object]) -> None:
@@ -419,19 +419,13 @@ def claim_for_thread(uid: str, claim: Claim, thread: Future[object]) -> None:
 
     `uid` is that of the conversation; its later calls with a conflicting claim wait for the thread.
     """
-    entry = (claim, thread)
-    _claimed.setdefault(uid, []).append(entry)
+    _claimed[thread] = (uid, claim)
+    thread.add_done_callback(_claimed.pop)
 
-    def release(_: Future[object]) -> None:
-        """Remove the claim of the thread, and the list of the conversation when it is empty."""
-        remaining = [
-            other_entry for other_entry in _claimed.get(uid, []) if other_entry is not entry
-        ]
-        _claimed[uid] = remaining
-        if not remaining:
-            _claimed.pop(uid, None)
 
-    thread.add_done_callback(release)
+def threads_remain() -> bool:
+    """Return whether a thread that outlived its call still runs in this process."""
+    return bool(_claimed)
 
 
 async def wait_for_threads(uid: str, claim: Claim, clock: Clock, seconds: float | None) -> None:
@@ -440,7 +434,10 @@ async def wait_for_threads(uid: str, claim: Claim, clock: Clock, seconds: float 
     Raises:
         ToolError: such a thread still runs after `seconds`.
     """
-    threads = [thread for claimed, thread in _claimed.get(uid, []) if claimed.conflicts(claim)]
+    entries = list(_claimed.items())  # a thread that ends removes its entry meanwhile
+    threads = [
+        thread for thread, (of, claimed) in entries if of == uid and claimed.conflicts(claim)
+    ]
     if not threads:
         return
     await done_within(clock, seconds, _all_done(threads))

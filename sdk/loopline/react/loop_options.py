@@ -480,13 +480,12 @@ def named_preset(choice: str | Preset) -> Preset:
     """Return the preset of that name, or the preset itself.
 
     Raises:
-        LooplineError: the name is unknown; the message lists the presets.
+        LooplineError: the name is unknown; the message names the nearest preset, or lists them.
     """
     if isinstance(choice, Preset):
         return choice
     if choice not in PRESETS:
-        hint = nearest_hint(choice, PRESETS)
-        raise LooplineError(f"no preset {choice!r}, {hint}: there are {', '.join(PRESETS)}")
+        raise LooplineError(f"no preset {choice!r}, {nearest_hint(choice, PRESETS)}")
     return PRESETS[choice]
 
 

@@ -14,7 +14,9 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BeforeValidator
 
 from loopline.conversations import UnansweredCall
+from loopline.errors import LooplineError
 from loopline.reader import ConversationReader, check_name
+from loopline.server.bodies import NAME
 from loopline.server.bundle_host import BundleHost, bundle_host
 from loopline.server.principals import APPROVER, Principal
 from loopline.server.problems import forbidden, not_found
@@ -22,13 +24,12 @@ from loopline.server.request_access import SLASH, access_of
 from loopline.server.turn_requests import ServedConversation, serve
 from loopline.timeline import ConversationKey, ConversationSummary
 
-NAME_CHARACTERS = 200
 Name = Annotated[
     str,
+    Path(min_length=1, max_length=NAME),
     BeforeValidator(lambda name: name.replace(SLASH, "/")),
-    Path(min_length=1, max_length=NAME_CHARACTERS),
 ]
-OptionalName = Annotated[str, Query(max_length=NAME_CHARACTERS)]
+OptionalName = Annotated[str, Query(max_length=NAME)]
 _bearer = HTTPBearer(auto_error=False, description="An API key or a JWT.")
 
 
@@ -103,9 +104,11 @@ def key_of(owner: Principal, name: str) -> ConversationKey:
     """Return the key of the conversation `name` of the user `owner`.
 
     Raises:
-        LooplineError: the name is not valid.
+        LooplineError: the name is not valid, or is too long for a path.
     """
-    check_name("conversation", name)
+    check_name("conversation", name, is_in_url=True)
+    if len(name) > NAME:
+        raise LooplineError(f"the name of a conversation may have {NAME} characters")
     return owner.conversation(name)
 
 
@@ -191,11 +194,12 @@ async def answering_existing(
             exist, 404.
         LooplineError: a name is not valid.
     """
-    by = "" if user_id in ("", owner.user) else owner.user
+    user = user_id or owner.user
+    by = "" if user == owner.user else owner.user
     if by and APPROVER not in owner.roles:
         raise forbidden("only a caller with the role approver may approve calls of another user")
-    check_name("user", user_id or owner.user)
-    key = key_of(replace(owner, user=user_id or owner.user), conversation)
+    check_name("user", user)
+    key = key_of(replace(owner, user=user), conversation)
     await find_summary(host, key)
     return Answering(await serve(host, key), by)
 

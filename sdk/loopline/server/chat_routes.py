@@ -20,6 +20,7 @@ from loopline.errors import AttachmentError, BundleError, LooplineError
 from loopline.events import DialectName, dialect
 from loopline.files import Attachment, AttachmentCaps
 from loopline.models import well_formed
+from loopline.reader import check_name
 from loopline.server import bodies, event_streams
 from loopline.server.access import AnsweringDep, HostDep, OwnDep, OwnKeyDep, ReadKeyDep
 from loopline.server.broadcasts import find_turns_begin
@@ -401,6 +402,8 @@ async def recall_message(served: OwnDep, body: bodies.RecallBody) -> bodies.Done
 @router.post("/fork", status_code=201)
 async def fork_conversation(served: OwnDep, body: bodies.ForkBody) -> bodies.ForkAnswer:
     """Create a conversation with the blocks up to a seq."""
+    if body.name:
+        check_name("conversation", body.name, is_in_url=True)
     fork = await served.conversation.fork(seq=body.seq, name=body.name)
     served.host.audit("fork", served.key, seq=body.seq, to=fork.conversation.name)
     return bodies.ForkAnswer(conversation_id=fork.conversation.name)

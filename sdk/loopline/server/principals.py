@@ -19,6 +19,7 @@ from loopline import timeline
 from loopline.clock import Clock, SystemClock
 from loopline.errors import LooplineError
 from loopline.names import nearest_hint
+from loopline.reader import check_name
 from loopline.shared_files import lock_file, replace_file
 
 PRIVILEGED = "privileged"
@@ -213,7 +214,13 @@ def read_keys(path: Path) -> Sequence[StoredKey]:
 
 
 def new_key(principal: Principal, expires: datetime | None = None) -> tuple[str, StoredKey]:
-    """Create a key. Return its text, which is not stored, and the stored key."""
+    """Create a key. Return its text, which is not stored, and the stored key.
+
+    Raises:
+        LooplineError: a name of the principal is not valid.
+    """
+    for kind in ("tenant", "project", "user"):
+        check_name(kind, getattr(principal, kind), is_in_url=True)
     key_id = token_hex(8)
     key = f"{KEY_PREFIX}_{key_id}_{token_urlsafe(32)}"
     stored = StoredKey(
@@ -232,7 +239,7 @@ def add_key(path: Path, principal: Principal, expires: datetime | None = None) -
     """Create a key, add it to a file that only its owner can read, and return the text of the key.
 
     Raises:
-        LooplineError: the file cannot be read or written.
+        LooplineError: a name of the principal is not valid, or the file cannot be read or written.
     """
     key, stored = new_key(principal, expires)
     _rewrite(path, lambda keys: [*keys, stored])

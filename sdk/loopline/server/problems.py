@@ -163,5 +163,9 @@ def faults_text(error: RequestValidationError) -> str:
         text = f"{'.'.join(map(str, names))}: {fault['msg']}"
         if names == ("body",) and fault["type"] == "model_attributes_type":
             text = "body: send JSON with the header Content-Type: application/json"
+        elif fault["type"] == "json_invalid":
+            text = "body: it is not valid JSON"
+            if names:
+                text += f" at the position {names[-1]}"
         texts.append(text)
-    return "; ".join(texts)
+    return "; ".join(dict.fromkeys(texts))  # two dependencies may read the same parameter

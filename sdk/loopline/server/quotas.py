@@ -66,7 +66,7 @@ class DailyQuotas:
         names = [field.name for field in fields(cls)]
         for name, number in pairs:
             if name not in names:
-                hint = f"{nearest_hint(name, names)}: the names are {', '.join(names)}"
+                hint = nearest_hint(name, names)
                 raise LooplineError(f"{name}={number}: this quota is unknown, {hint}")
             if [each for each, _ in pairs].count(name) > 1:
                 raise LooplineError(f"the quota {name} is given twice")

@@ -293,7 +293,7 @@ def _name(claims: JsonObject, claim: str) -> str:
     if not isinstance(value, str) or not value.isprintable():
         raise Unauthenticated(f"the token has no claim {claim!r} with a name")
     try:
-        check_name("user", value)
+        check_name("user", value, is_in_url=True)
     except LooplineError as error:
         raise Unauthenticated(f"the claim {claim!r} of the token is not a valid name") from error
     return value

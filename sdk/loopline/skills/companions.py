@@ -10,7 +10,7 @@ from pathlib import Path
 from loopline.errors import BundleError, RefError, ToolError
 from loopline.files import Folder
 from loopline.models import Json, JsonObject, YamlDocument, YamlError, read_yaml
-from loopline.names import nearest_name
+from loopline.names import nearest_hint
 from loopline.timeline import Source
 from loopline.timeline.workspace_paths import check_names
 
@@ -166,8 +166,7 @@ class _Rows:
         """
         for key, value in row.items():
             if key not in keys and key not in unused:
-                near = nearest_name(key, keys)
-                problem = f"the key {key!r} is unknown, the nearest is {near!r}"
+                problem = f"the key {key!r} is unknown, {nearest_hint(key, keys)}"
                 raise BundleError(self.at(index, problem))
             if isinstance(value, dict | list):
                 raise BundleError(self.at(index, f"{key!r} must be a text"))

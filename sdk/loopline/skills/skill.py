@@ -13,7 +13,7 @@ from typing import cast
 
 from loopline.errors import BundleError
 from loopline.models import Json, YamlDocument, YamlError, split_front_matter
-from loopline.names import nearest_name
+from loopline.names import nearest_hint
 from loopline.refs import SkillRef
 from loopline.skills import companions
 from loopline.timeline import Source, citations
@@ -83,8 +83,8 @@ def _selection(consumer: str, patterns: object) -> SkillSelection:
     settings = cast("Mapping[object, object]", patterns)
     for key in settings:
         if key not in _KEYS:
-            near = nearest_name(str(key), _KEYS)
-            raise BundleError(f"{consumer!r} has the unknown key {key!r}, nearest is {near!r}")
+            hint = nearest_hint(str(key), _KEYS)
+            raise BundleError(f"{consumer!r} has the unknown key {key!r}, {hint}")
     if len(settings) > 1:
         raise BundleError(f"{consumer!r} has both enabled and disabled: keep one of them")
     texts = {str(key): _texts(consumer, value) for key, value in settings.items()}
@@ -400,8 +400,7 @@ class _Fields:
         """Raise a BundleError if a key is unknown, or `compatibility` is not a text of at most 500 characters."""
         for key in self.values:
             if key not in KEYS:
-                near = nearest_name(key, KEYS)
-                problem = f"{key!r} is not a key of a skill, the nearest is {near!r}"
+                problem = f"{key!r} is not a key of a skill, {nearest_hint(key, KEYS)}"
                 raise self.wrong(key, f"{problem}; put it below metadata")
         if "compatibility" in self.values:
             self.line_of_text("compatibility", "", COMPATIBILITY_CHARACTERS)

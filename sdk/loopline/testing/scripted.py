@@ -10,12 +10,13 @@ from typing import TypedDict, Unpack, cast, get_args
 from loopline import models
 from loopline.clock import Clock, SystemClock
 from loopline.errors import LooplineError, ModelError
+from loopline.names import describe
 from loopline.prompt import DecisionProtocol, protocol
 from loopline.react import ANSWER_TOOL
 
 
 class ScriptError(LooplineError):
-    """The script has an entry of a wrong type, was not read to its end, or was read beyond it."""
+    """The script has an entry of a wrong type, was not read to its end, was read beyond it, or an assertion in it failed."""
 
 
 def Call(name: str, /, **arguments: object) -> models.ToolCall:
@@ -135,7 +136,7 @@ class ScriptedModel:
         self._aux = {purpose: list(entries) for purpose, entries in (aux or {}).items()}
         self._strict = strict
         self._clock = clock
-        self._overrun = ""
+        self._failure: ScriptError | None = None
 
     async def stream(self, prompt: models.Prompt) -> AsyncIterator[models.TextDelta | models.Reply]:
         """Add the prompt to `requests`, and yield the text and the reply of the next entry, in the prompt's protocol.
@@ -169,16 +170,26 @@ class ScriptedModel:
         self._clock = self._clock or clock
 
     async def close(self, *, failed: bool) -> None:
-        """Check that the script was read to its end, when the harness closes.
+        """Check that the script was read to its end, and that no assertion failed in it, when the harness closes.
 
         Raises:
-            ScriptError: the script was read beyond its end, or entries are left and the model is `strict`. Not if the
-                harness `failed`: its own error is reported then.
+            ScriptError: an assertion in a function of the script failed, the script was read beyond its end, or entries are
+                left and the model is `strict`. Not if the harness `failed`: its own error is reported then.
         """
-        if self._overrun and not failed:
-            raise ScriptError(self._overrun)
-        if self._script and self._strict and not failed:
-            raise ScriptError(f"{len(self._script)} entries of the script were not read")
+        if failed:
+            return
+        if self._failure is not None:
+            raise self._failure
+        if self._script and self._strict:
+            entry, count = self._script[0], len(self._script)
+            unread = (
+                "1 entry of the script was" if count == 1 else f"{count} entries of the script were"
+            )
+            next_entry = describe(entry) if callable(entry) else f"{entry!r}"
+            raise ScriptError(
+                f"{unread} not read, the next is {next_entry[:80]}: see in exit_reason, error and pending of the last "
+                "result why the model got no other request"
+            )
 
     async def _next(self, prompt: models.Prompt) -> Say | Raw | Refuse | Fail:
         """Return the next entry; a str or a call becomes a `Say`, and each `Wait` before it sleeps on the clock."""
@@ -199,7 +210,7 @@ class ScriptedModel:
 
         Raises:
             ModelError: the script of an auxiliary purpose is missing or has ended.
-            ScriptError: the script has ended, or a function returned an invalid entry.
+            ScriptError: the script has ended, an assertion in a function failed, or it returned an invalid entry.
         """
         script = self._script
         if prompt.purpose in ("summary", "selection", "title", "search", "lesson"):
@@ -210,12 +221,19 @@ class ScriptedModel:
                 )
         if not script:
             last = str(prompt.messages[-1])[:200] if prompt.messages else ""
-            self._overrun = f"the script has ended, but the model got another request: {last}"
-            raise ScriptError(self._overrun)
+            self._failure = ScriptError(
+                f"the script has ended, but the model got another request: {last}"
+            )
+            raise self._failure
         entry = script.pop(0)
         if not callable(entry):
             return entry
-        line = entry(prompt)
+        try:
+            line = entry(prompt)
+        except AssertionError as error:
+            text = f"an assertion in a function of the script failed: {error}"
+            self._failure = ScriptError(text.removesuffix(": "))
+            raise self._failure from error
         _check_script([line])
         return line
 
@@ -226,9 +244,8 @@ def _check_script(entries: Sequence[object]) -> None:
         raise ScriptError(f"the script is a text: write it as a list, [{entries[:40]!r}]")
     for entry in entries:
         if not (isinstance(entry, get_args(Line)) or callable(entry)):
-            kinds = ", ".join(kind.__name__ for kind in get_args(Line))
             raise ScriptError(
-                f"{entry!r} is no entry of a script: use one of {kinds}, or a function"
+                f"{entry!r} is not an entry of a script: use a str, Say, Call, Raw, Refuse, Fail, Wait or a function"
             )
 
 

@@ -167,7 +167,8 @@ def _function_problem(function: FunctionType) -> str:
         return "has no docstring: the model reads it to know what the tool is for"
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind not in _NAMED:
-            return f"takes {name!r} without a name: give it a name that calls can use"
+            written = str(parameter).partition(":")[0]
+            return f"takes {written!r}, but a call gives each argument by its name: use a parameter without `*` and `/`"
         if parameter.annotation is parameter.empty:
             return f"has no type for {name!r}: annotate it"
     return ""

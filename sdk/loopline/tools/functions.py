@@ -307,7 +307,10 @@ class BoundTool:
             returned = await _call(self.name, function.function, values, call, function.location)
         except ToolError:
             raise
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            # Ctrl-C raises this only in the main thread, where async functions run.
+            if isinstance(error, KeyboardInterrupt) and _is_async(self.function.function):
+                raise
             raise self._tool_error(error) from error
         return self._add_changes(self._convert(returned), call)
 
@@ -549,13 +552,9 @@ def _to_change(file: object) -> FileChange:
 
 def _to_text(returned: object) -> str:
     """Return a text with its lone surrogates escaped, `done` for None, and the JSON of another value."""
-    match returned:
-        case None:
-            return NOTHING
-        case str():
-            return well_formed(returned)
-        case _:
-            return dumps(as_json(returned))
+    if returned is None:
+        return NOTHING
+    return well_formed(returned) if isinstance(returned, str) else dumps(as_json(returned))
 
 
 def _repair_source(source: object) -> Source:

@@ -62,7 +62,7 @@ def read_parameters(function: FunctionType, location: str, key: str) -> Paramete
     except BundleError:
         raise
     except Exception as error:
-        reason = str(error).partition("\n")[0]
+        reason = str(error).partition("\n")[0].partition(". ")[0]
         raise BundleError(
             f"{location}: tool {function.__name__!r} has an annotation that cannot be used: {reason} "
             "(use types with a JSON form, imported at run time)"
@@ -84,7 +84,7 @@ def read_result_form(function: FunctionType, location: str) -> JsonObject | None
         schema = TypeAdapter(hints["return"]).json_schema()
         validator_of_schema(schema, skip_unreadable=True)
     except Exception as error:
-        reason = str(error).partition("\n")[0]
+        reason = str(error).partition("\n")[0].partition(". ")[0]
         raise BundleError(
             f"{location}: tool {function.__name__!r} returns a type that cannot be used: {reason} "
             "(the client sends its result as JSON)"

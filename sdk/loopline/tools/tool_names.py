@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 from msgspec import Struct
 
-from loopline.names import nearest_name
+from loopline.names import nearest_hint
 from loopline.tools.mcp_tool import MCP
 
 _GLOB = re.compile(r"[*?\[]")
@@ -55,10 +55,12 @@ class KnownTools(Struct, frozen=True):
         return any(fnmatchcase(name, pattern) for name in self.names)
 
     def _problem(self, tool: ToolPattern) -> str:
-        candidates = [*sorted(self.names), *(f"{prefix}*" for prefix in sorted(self.later))]
+        candidates = [*self.names, *(f"{prefix}*" for prefix in self.later)]
         verb = "is called" if is_tool_name(tool.pattern) else "matches"
-        nearest = nearest_name(tool.pattern, candidates)
-        text = f"{tool.setting}: no tool {verb} {tool.pattern!r}, nearest is {nearest!r}"
+        if verb == "matches":
+            candidates += {f"{name.partition('.')[0]}.*" for name in self.names}
+        hint = nearest_hint(tool.pattern, candidates)
+        text = f"{tool.setting}: no tool {verb} {tool.pattern!r}, {hint}"
         return f"{tool.location}: {text}" if tool.location else text
 
 
