@@ -95,7 +95,8 @@ def nearest_hint(name: str, names: Iterable[str]) -> str:
     if near := nearest_name(name, sorted_names, ALIKE):
         return f"nearest is {near!r}"
     listed = ", ".join(get_close_matches(name, sorted_names, _LISTED, 0.0))
-    ending = ", …" if len(sorted_names) > _LISTED else ""
+    left_out = len(sorted_names) - _LISTED
+    ending = f" and {left_out} more" if left_out > 0 else ""
     return f"the known names are {listed}{ending}" if sorted_names else "there are none"
 
 
