@@ -426,7 +426,7 @@ class StoreWriter:
     def _find_cascade(
         self, connection: Connection, row: int
     ) -> tuple[Sequence[int], Sequence[str]]:
-        """Return the rows to forget with a conversation, and the names of the forks in them, as the function does."""
+        """Return the rows to forget with a conversation, and the names of the forks in them; other stores lock them first."""
         return _find_cascade(connection, row)
 
     def finish_forgetting(

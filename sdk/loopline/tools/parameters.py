@@ -62,9 +62,8 @@ def read_parameters(function: FunctionType, location: str, key: str) -> Paramete
     except BundleError:
         raise
     except Exception as error:
-        reason = str(error).partition("\n")[0].partition(". ")[0]
         raise BundleError(
-            f"{location}: tool {function.__name__!r} has an annotation that cannot be used: {reason} "
+            f"{location}: tool {function.__name__!r} has an annotation that cannot be used: {_first_sentence(error)} "
             "(use types with a JSON form, imported at run time)"
         ) from error
 
@@ -84,12 +83,16 @@ def read_result_form(function: FunctionType, location: str) -> JsonObject | None
         schema = TypeAdapter(hints["return"]).json_schema()
         validator_of_schema(schema, skip_unreadable=True)
     except Exception as error:
-        reason = str(error).partition("\n")[0].partition(". ")[0]
         raise BundleError(
-            f"{location}: tool {function.__name__!r} returns a type that cannot be used: {reason} "
+            f"{location}: tool {function.__name__!r} returns a type that cannot be used: {_first_sentence(error)} "
             "(the client sends its result as JSON)"
         ) from error
     return schema
+
+
+def _first_sentence(error: Exception) -> str:
+    """Return the text of an error of pydantic without its advice, which authors of tools cannot follow."""
+    return str(error).partition("\n")[0].partition(". ")[0]
 
 
 def _build_parameters(function: FunctionType, location: str, key: str) -> Parameters:
